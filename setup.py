@@ -14,7 +14,7 @@ from pathlib import Path
 from setuptools import Extension, setup  # isort: skip
 from distutils.command.install_data import install_data  # isort: skip (setuptools brings it)
 
-# One build serves every CPython from 3.11 on. Free-threaded ones have no stable interface: they get none.
+# One build serves every CPython from 3.11 on. Without the interpreter's lock each version gets its own.
 STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
@@ -24,7 +24,7 @@ def extension(source: Path) -> Extension:
     return Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        define_macros=[("SOURCE", f'"{digest}"'), ("Py_LIMITED_API", "0x030b0000")],
+        define_macros=[("SOURCE", f'"{digest}"'), *([("Py_LIMITED_API", "0x030b0000")] if STABLE else [])],
         extra_compile_args=[
             "-O2",
             "-g0",
@@ -33,7 +33,7 @@ def extension(source: Path) -> Extension:
             "-Wno-missing-field-initializers",
             "-Wno-cast-function-type",
         ],
-        py_limited_api=True,
+        py_limited_api=STABLE,
         optional=True,
     )
 
@@ -58,7 +58,6 @@ setup(
         extension(source)
         for package in ("smbdirect", "smb3server", "witness")
         for source in sorted(Path(package).rglob("_*.c"))
-        if STABLE
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE else {},
 )

@@ -6,6 +6,7 @@ the stored descriptors, so the cache is bounded by the memory of its entries, no
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 
 from smb3server.access.check import Token, granted_access
@@ -43,14 +44,15 @@ class KnownDescriptor:
 
 
 class KnownDescriptors:
-    """Parsed descriptors by their packed form; the least recently used are dropped first."""
+    """Parsed descriptors by their packed form; the least recently used are dropped first. Any thread may ask."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         """Create an empty cache. ``limit`` is the memory that its entries may take together, in bytes."""
         self._limit = limit
         self._entries: OrderedDict[bytes, KnownDescriptor] = OrderedDict()
         """The most recently used entry is the last."""
-        # Invariant (between calls): size is the sum of the sizes of all entries, and at most the limit.
+        self._lock = threading.Lock()
+        # Invariant (while nobody holds the lock): size is the sum of the sizes of all entries, and at most the limit.
         self.size = 0
 
     def __len__(self) -> int:
@@ -58,13 +60,17 @@ class KnownDescriptors:
 
     def find(self, data: bytes) -> KnownDescriptor:
         """Return the entry of a packed descriptor. Parses it if it is not in the cache."""
-        known = self._entries.get(data)
-        if known is not None:
-            self._entries.move_to_end(data)
-            return known
-        known = KnownDescriptor(data)
-        self._entries[data] = known
-        self._charge(known.size)
+        with self._lock:
+            known = self._entries.get(data)
+            if known is not None:
+                self._entries.move_to_end(data)
+                return known
+        made = KnownDescriptor(data)
+        with self._lock:
+            # Another thread may have been quicker.
+            known = self._entries.setdefault(data, made)
+            if known is made:
+                self._charge(made.size)
         return known
 
     def granted(self, known: KnownDescriptor, token: Token) -> int:
@@ -75,9 +81,12 @@ class KnownDescriptors:
             return granted
         if known.parsed is None:
             raise ValueError("damaged security descriptor")
-        granted = known.granted[token] = granted_access(known.parsed, token)
-        if self._entries.get(known.data) is known:
-            self._charge(_PER_TOKEN)
+        granted = granted_access(known.parsed, token)
+        with self._lock:
+            is_new = token not in known.granted
+            known.granted[token] = granted
+            if is_new and self._entries.get(known.data) is known:
+                self._charge(_PER_TOKEN)
         return granted
 
     def _charge(self, size: int) -> None:

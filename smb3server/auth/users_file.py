@@ -31,6 +31,7 @@ from urllib.parse import quote, unquote
 from smb3server.auth.password_rules import EMPTY_HASH
 from smb3server.auth.users import parse_hash
 from smb3server.process.own_files import replace_file
+from smb3server.process.presence import exists
 from smb3server.process.secret_files import SecretFileError, read_secret
 
 VERSION = 1
@@ -228,10 +229,10 @@ def change_users(path: Path, change: Callable[[Users], None], owners: Collection
     path = Path(os.path.realpath(path))
     try:
         with _locked(path):
-            users = read_users(path, owners) if path.exists() else Users("", str(path))
+            users = read_users(path, owners) if exists(path) else Users("", str(path))
             before = users.pack()
             change(users)
-            if users.pack() != before or not path.exists():
+            if users.pack() != before or not exists(path):
                 replace_file(path, users.pack().encode(), lambda new: _belongs_like(new, path))
     except OSError as error:
         raise UsersFileError(f"{error.filename or path}: {error.strerror}") from error

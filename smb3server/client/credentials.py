@@ -8,6 +8,7 @@ from pathlib import Path
 
 from smb3server.client.address import Address
 from smb3server.client.options import ConnectOptions
+from smb3server.process.presence import exists
 from smb3server.process.secret_files import SecretFileError, read_secret
 
 KEYS = {"user": "user", "username": "user", "password": "password", "domain": "domain"}
@@ -106,7 +107,7 @@ def on_the_way(login: Login, host: str, other: str, given: ConnectOptions) -> Lo
     if login.kerberos:
         return replace(login, kerberos=other)
     for file in (Path(given.credentials_file) if given.credentials_file is not None else None, default_file()):
-        if file is not None and file.exists():
+        if file is not None and exists(file):
             found = read(file, other, everywhere=False)
             if "user" in found and "password" in found:
                 return Login(found["user"], found["password"], found.get("domain", login.domain))
@@ -122,7 +123,7 @@ def _look_up(
         places.append(read(file, address.host))
     if variable is not None and variable in os.environ:
         places.append({"password": os.environ[variable]})
-    if file is None and default_file().exists():
+    if file is None and exists(default_file()):
         places.append(read(default_file(), address.host))
     for found in places:
         if not user or found.get("user", user).casefold() == user.casefold():

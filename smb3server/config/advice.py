@@ -21,6 +21,7 @@ from smb3server.net import store_access
 from smb3server.net.host import rdma_devices
 from smb3server.process import capabilities, folder_ways
 from smb3server.process.capabilities import Capability
+from smb3server.process.presence import exists, is_folder
 
 _SERVER = "[server]"
 _OWN_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "proc", "root", "run", "sbin", "sys", "usr", "var")
@@ -67,7 +68,7 @@ class _Advice:
         if self._settings.keytab and _others(Path(self._settings.keytab), stat.S_IROTH):
             file = self._settings.keytab
             yield _SERVER, "keytab", f"every user of this machine can read its keys; remedy: chmod 600 {file}"
-        if self._settings.keytab and not Path(self._settings.keytab).exists():
+        if self._settings.keytab and not exists(Path(self._settings.keytab)):
             yield _SERVER, "keytab", f"{self._settings.keytab} does not exist: the server will not start"
 
     def snapshots(self) -> Iterator[Finding]:
@@ -78,8 +79,8 @@ class _Advice:
                 continue
             place, owner = Path(pattern.folder), f"share {share.name}"
             try:
-                found = place.is_dir() and os.access(place, os.R_OK | os.X_OK, effective_ids=True)
-                there = place.exists()
+                found = is_folder(place) and os.access(place, os.R_OK | os.X_OK, effective_ids=True)
+                there = exists(place)
             except OSError:
                 found, there = False, True
             if found:

@@ -18,6 +18,7 @@ from smb3server.config.sources.host_users import user_name, wrong_host_users
 from smb3server.config.sources.users import clashes
 from smb3server.net import store_access
 from smb3server.net.store_url import parse_url
+from smb3server.process.presence import exists, is_folder
 from smb3server.settings.limits import SMALLEST_IO
 from smb3server.wire.negotiate import Dialect
 
@@ -101,13 +102,13 @@ class FolderForbiddenError(FolderDownError, RightsError):
 def check_folder(path: Path, require_mount: bool = False) -> None:
     """Check the folder of a share. Raises ``ConfigError``, or ``FolderDownError`` if this may change by itself."""
     try:
-        found = path.is_dir()
-        exists = found or path.exists()
+        found = is_folder(path)
+        there = found or exists(path)
     except (OSError, ValueError) as error:
         forbidden = isinstance(error, PermissionError)
         kind = FolderForbiddenError if forbidden else FolderDownError if isinstance(error, OSError) else ConfigError
         raise kind(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    if exists and not found:
+    if there and not found:
         raise ConfigError(f"{path} is not a directory")
     if not found:
         raise FolderDownError(f"{path} does not exist")

@@ -34,6 +34,7 @@ from smb3server.persistence.store import (
     check_batch,
     prefix_end,
 )
+from smb3server.process.presence import exists
 
 log = logging.getLogger(__name__)
 
@@ -307,7 +308,7 @@ class SqliteStore(Store):
     def _compare(self, database: sqlite3.Connection) -> None:
         """Log whether records of the last run are missing."""
         path = self.path.with_name(f"{self.path.name}-count")
-        is_known = path.exists()
+        is_known = exists(path)
         tally = self._tally = _Tally(path)
         noted = tally.read()
         if noted is None:

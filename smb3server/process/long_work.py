@@ -28,9 +28,8 @@ Steps = Iterator[None]
 Done = Callable[[Exception | None], None]
 
 
-@functools.cache
-def _executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, "long-work")
+_executor = ThreadPoolExecutor(THREADS, "long-work")
+"""It starts threads when it gets work."""
 
 
 class Job:
@@ -137,7 +136,7 @@ class LongWork:
             self._threads += 1
             self._jobs.add(job)
             self._running[owner] = self._running.get(owner, 0) + 1
-            future = asyncio.get_running_loop().run_in_executor(_executor(), job.run)
+            future = asyncio.get_running_loop().run_in_executor(_executor, job.run)
             future.add_done_callback(functools.partial(self._finished, job))
 
     def _finished(self, job: Job, future: asyncio.Future[Exception | None]) -> None:

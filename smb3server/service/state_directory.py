@@ -10,6 +10,7 @@ from smb3server.config.error import ConfigError
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import Store, StoreError
 from smb3server.process.own_files import check_planted_folder, replace_file
+from smb3server.process.presence import exists
 from smb3server.process.state_lock import StateLock
 
 _GUID_FILE = "server-guid"
@@ -58,7 +59,7 @@ class StateDirectory:
 
 def _guid(file: Path) -> uuid.UUID:
     """Read the ServerGuid, which stays the same over restarts; make it in the first run. [MS-SMB2 3.3.1.5]"""
-    if file.exists():
+    if exists(file):
         try:
             return uuid.UUID(file.read_text().strip())
         except ValueError as error:
@@ -67,7 +68,7 @@ def _guid(file: Path) -> uuid.UUID:
                 "name users of this server name nobody then"
             ) from error
     guid = uuid.uuid4()
-    used = [name for name in _OTHERS if (file.parent / name).exists()]
+    used = [name for name in _OTHERS if exists(file.parent / name)]
     if used:
         log.warning(
             "%s is missing, although there is %s: it is made anew, so permissions that name users of this server name "

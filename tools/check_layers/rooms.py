@@ -31,6 +31,7 @@ ROOMS = (
         "bench",
         "configuration",
         "examples",
+        "other_python",
         "torture",
         "wpts",
         "kernel_lab",

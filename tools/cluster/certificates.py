@@ -11,6 +11,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+# RFC 5280, 4.2.1.1 to 4.2.1.3. CPython 3.13 and later refuse certificates without these extensions.
+_FOR_SIGNING = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
 
 class Pair(NamedTuple):
     """PEM files."""
@@ -61,7 +67,11 @@ class Authority:
             .not_valid_before(now - timedelta(days=60))
             .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
+        if is_authority:
+            builder = builder.add_extension(_FOR_SIGNING, critical=True)
         if addresses:
             names = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)

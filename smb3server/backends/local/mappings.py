@@ -10,6 +10,7 @@ All windows of the process together are bounded, since their pages count as memo
 from __future__ import annotations
 
 import mmap
+import threading
 import time
 from collections import OrderedDict
 
@@ -38,10 +39,13 @@ class _Window:
 
 _recent: OrderedDict[_Window, None] = OrderedDict()
 # Invariant: the windows of all files, the one that has not been used for the longest time first; at most MAX_WINDOWS.
+_lock = threading.Lock()
+"""Held while windows are looked for, made or given up: one file's window makes room for another's, and servers on
+several event loops share the room."""
 
 
 class MappedFile:
-    """The windows of one open file. Its methods are called on one thread."""
+    """The windows of one open file."""
 
     __slots__ = ("_windows",)
 
@@ -55,14 +59,17 @@ class MappedFile:
         the room."""
         index = offset // WINDOW
         start = offset - index * WINDOW
-        window = self._windows.get(index)
-        if window is None or start + length > len(window.memory):
-            window = self._map(descriptor, index, min(WINDOW + OVERLAP, size - index * WINDOW))
+        with _lock:
+            window = self._windows.get(index)
             if window is None or start + length > len(window.memory):
-                return None
-        window.used = time.monotonic()
-        _recent.move_to_end(window)
-        return window.memory[start : start + length]
+                window = self._map(descriptor, index, min(WINDOW + OVERLAP, size - index * WINDOW))
+                if window is None or start + length > len(window.memory):
+                    return None
+            window.used = time.monotonic()
+            _recent.move_to_end(window)
+            return window.memory[start : start + length]
+
+    # Under the lock:
 
     def _map(self, descriptor: int, index: int, length: int) -> _Window | None:
         self._forget(index)
@@ -87,5 +94,6 @@ class MappedFile:
 
     def close(self) -> None:
         """Unmap what no view needs."""
-        for index in list(self._windows):
-            self._forget(index)
+        with _lock:
+            for index in list(self._windows):
+                self._forget(index)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -36,11 +37,13 @@ class Maker(enum.Enum):
 
 
 _backends: weakref.WeakSet[OwnChanges] = weakref.WeakSet()
-"""The changes of every backend of this process that is not closed."""
+"""The changes of every backend of this process that is not closed. Servers on several event loops share them."""
+_meeting = threading.Lock()
+"""Held while a backend joins or leaves the others."""
 
 
 class RecentChanges:
-    """Changes of the last moments by one maker."""
+    """Changes of the last moments by one maker. Any thread may record them: worker threads make changes as well."""
 
     def __init__(self) -> None:
         self.settle_later: Callable[[], None] | None = None
@@ -48,6 +51,8 @@ class RecentChanges:
         watcher needs the changes: then only the files open for writing are recorded."""
         self._settling = False
         """Whether ``settle`` will be called."""
+        self._lock = threading.Lock()
+        """Held while what follows is changed."""
         # Invariant: the deadlines (of ``time.monotonic``) of a key are in ascending order, and there is at least one.
         self._expected: dict[tuple[FileKey, str, int], deque[float]] = {}
         self._touched: dict[FileKey, float] = {}
@@ -56,36 +61,41 @@ class RecentChanges:
         """Record that a file was changed."""
         if self.settle_later is None:
             return
-        if len(self._touched) >= _MAX_ENTRIES:
-            self._touched.clear()
-        self._touched[key] = time.monotonic() + SECONDS
-        self._settle_later(self.settle_later)
+        with self._lock:
+            if len(self._touched) >= _MAX_ENTRIES:
+                self._touched.clear()
+            self._touched[key] = time.monotonic() + SECONDS
+            self._settle_later()
 
     def expect(self, key: tuple[FileKey, str, int]) -> None:
         """Expect an event, of which ``key`` has the directory, the name and the inotify bit."""
         if self.settle_later is None:
             return
-        if len(self._expected) >= _MAX_ENTRIES:
-            self._expected.clear()
-        deadlines = self._expected.setdefault(key, deque())
-        deadlines.append(time.monotonic() + SECONDS)
-        self._settle_later(self.settle_later)
+        with self._lock:
+            if len(self._expected) >= _MAX_ENTRIES:
+                self._expected.clear()
+            deadlines = self._expected.setdefault(key, deque())
+            deadlines.append(time.monotonic() + SECONDS)
+            self._settle_later()
 
-    def _settle_later(self, ask: Callable[[], None]) -> None:
-        if not self._settling:
+    def _settle_later(self) -> None:
+        """Ask for ``settle``. To be called under the lock."""
+        ask = self.settle_later
+        if ask is not None and not self._settling:
             self._settling = True
             ask()
 
     def is_expected(self, directory: FileKey, name: str, event: int) -> bool:
         """Return whether an event was expected. The expectation is then over."""
         key = (directory, name, event)
-        deadlines = self._expected.get(key)
-        if deadlines is None:
-            return False
-        deadlines.popleft()
-        if not deadlines:
-            del self._expected[key]
-        return True
+        with self._lock:
+            deadlines = self._expected.get(key)
+            if deadlines is None:
+                return False
+            deadlines.popleft()
+            if not deadlines:
+                del self._expected[key]
+            return True
 
     def is_touched(self, key: FileKey) -> bool:
         """Return whether a change of content or metadata that was just reported may be one of these."""
@@ -96,15 +106,16 @@ class RecentChanges:
 
         All events up to then have been read. An expectation that is left is for a directory without a watch, or its
         event was merged with another."""
-        self._settling = False
-        self._touched = {key: until for key, until in self._touched.items() if until > read_until}
-        for key, deadlines in list(self._expected.items()):
-            while deadlines and deadlines[0] <= read_until:
-                deadlines.popleft()
-            if not deadlines:
-                del self._expected[key]
-        if (self._touched or self._expected) and self.settle_later is not None:
-            self._settle_later(self.settle_later)
+        with self._lock:
+            self._settling = False
+            self._touched = {key: until for key, until in self._touched.items() if until > read_until}
+            for key, deadlines in list(self._expected.items()):
+                while deadlines and deadlines[0] <= read_until:
+                    deadlines.popleft()
+                if not deadlines:
+                    del self._expected[key]
+            if self._touched or self._expected:
+                self._settle_later()
 
 
 class OwnChanges:
@@ -119,17 +130,19 @@ class OwnChanges:
         # Invariant: the number of opens for writing, at least 1.
         self._writers: dict[FileKey, int] = {}
         self._root = os.path.realpath(root)
-        self._others = [other for other in _backends if _overlap(self._root, other._root)]
-        for other in self._others:
-            other._others.append(self)
-        _backends.add(self)
+        with _meeting:
+            self._others = [other for other in _backends if _overlap(self._root, other._root)]
+            for other in self._others:
+                other._others = [*other._others, self]
+            _backends.add(self)
 
     def close(self) -> None:
         """Tell the other backends of no more changes, and hear of none. Idempotent."""
-        _backends.discard(self)
-        others, self._others = self._others, []
-        for other in others:
-            other._others.remove(self)
+        with _meeting:
+            _backends.discard(self)
+            others, self._others = self._others, []
+            for other in others:
+                other._others = [one for one in other._others if one is not self]
 
     def notice(self, settle_later: Callable[[], None] | None) -> None:
         """Record changes from now on: a watcher needs them, which ``settle_later`` asks to call ``settle``. None ends

@@ -6,7 +6,6 @@ seconds, and the event loop, with all its clients, would wait.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import stat as stat_module
@@ -21,9 +20,8 @@ _BLOCK = 512
 """Unit of st_blocks in bytes (stat(2))."""
 
 
-@functools.cache
-def _executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "release")
+_executor = ThreadPoolExecutor(1, "release")
+"""It starts its thread when it gets work."""
 
 
 def is_large(stat: os.stat_result, kept: int = 0) -> bool:
@@ -35,7 +33,7 @@ def close(descriptor: int) -> None:
     """Close a descriptor: at once, or on the separate thread if it belongs to a large removed file."""
     stat = os.fstat(descriptor)
     if stat.st_nlink == 0 and is_large(stat):
-        _executor().submit(os.close, descriptor)
+        _executor.submit(os.close, descriptor)
     else:
         os.close(descriptor)
 
@@ -55,7 +53,7 @@ def hold(directory: int, name: str) -> int | None:
 
 def later(work: Callable[[], None]) -> None:
     """Do on the separate thread what takes long. It must raise nothing but ``OSError``, which is logged."""
-    _executor().submit(_logged, work)
+    _executor.submit(_logged, work)
 
 
 def _logged(work: Callable[[], None]) -> None:
@@ -67,4 +65,4 @@ def _logged(work: Callable[[], None]) -> None:
 
 def wait() -> None:
     """Wait until all descriptors given to ``close`` so far are closed."""
-    _executor().submit(lambda: None).result()
+    _executor.submit(lambda: None).result()

@@ -41,9 +41,10 @@ class Store(NamedTuple):
     def read(self) -> Users:
         """Return the content. Raises ``CommandError``."""
         from smb3server.auth.users_file import Users, UsersFileError, read_users
+        from smb3server.process.presence import exists
 
         try:
-            return read_users(self.path, self._owners()) if self.path.exists() else Users("")
+            return read_users(self.path, self._owners()) if exists(self.path) else Users("")
         except (UsersFileError, PermissionError) as error:
             raise CommandError(str(error)) from error
 

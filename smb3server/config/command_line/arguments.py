@@ -13,6 +13,7 @@ from smb3server.config.model import Config
 from smb3server.config.schema import Share, User
 from smb3server.config.sources.passwords import find_password
 from smb3server.process import log_levels
+from smb3server.process.presence import exists
 from smb3server.settings.observing import TraceConfig
 
 MAX_PORT = 65535
@@ -88,7 +89,7 @@ def read_options(options: ServerOptions) -> CommandLine:
         except ValueError as error:
             raise ConfigError(f"--log-level: {error}") from error
     file = options.config
-    if file is None and not shares and DEFAULT_FILE.exists():
+    if file is None and not shares and exists(DEFAULT_FILE):
         file = DEFAULT_FILE
     server = {
         "listen": list(options.listen) or None,

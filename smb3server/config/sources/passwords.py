@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smb3server.config.error import ConfigError, RightsError
+from smb3server.process.presence import exists
 from smb3server.process.secret_files import PASSWORD_VARIABLE, SecretFileError, read_secret
 
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
@@ -63,7 +64,7 @@ def find_secret(name: str, file: Path | None) -> str | None:
     directory = os.environ.get(CREDENTIALS_VARIABLE)
     if directory and "/" not in name:
         credential = Path(directory) / f"{CREDENTIAL}{name}"
-        if credential.exists():
+        if exists(credential):
             return read_password(credential)
     return os.environ.get(PASSWORD_VARIABLE) or None
 

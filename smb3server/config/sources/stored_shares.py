@@ -36,6 +36,7 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.config.reader import read_link, read_share
 from smb3server.dfs.namespace import Link
 from smb3server.process.own_files import replace_file
+from smb3server.process.presence import exists
 
 FILE_NAME = "shares.toml"
 _FOOTER = "# The end."
@@ -68,7 +69,7 @@ def read(path: Path) -> StoredShares:
         document = tomllib.loads(text)
     except FileNotFoundError as error:
         kept = Path(f"{path}{_KEPT}")
-        if kept.exists():
+        if exists(kept):
             raise ConfigError(
                 f"{path} is missing, and with it the shares of run time and the permissions of shares; remedy: take it "
                 f"from a backup, or remove {kept} to go on without them"

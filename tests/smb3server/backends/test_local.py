@@ -634,7 +634,7 @@ def test_large_files_are_freed_apart(local: Local, how: str, large: bool) -> Non
         return sum(_inode(int(number)) == inode for number in descriptors())
 
     go_on = threading.Event()
-    release._executor().submit(go_on.wait)
+    release._executor.submit(go_on.wait)
     try:
         if how == "removed":
             with opened(store, "victim", write=True) as handle:

@@ -180,6 +180,9 @@ def test_a_child_process_cannot_use_its_parents_share(served: Home, folder: Path
         file.close()
         print(share.read_text("test/out"))
         """,
+        # CPython 3.12 and later warn of every fork beside a thread: the rest of this program minds it.
+        "-W",
+        "ignore::DeprecationWarning",
     )
     lines = ended.stdout.splitlines()
     assert [("before a fork" in line) for line in lines[:3]] == [True] * 3, ended
