@@ -79,7 +79,7 @@ def find(config: Config, problems: Problems) -> None:
     if config.state is None:
         problems.add(_SERVER, "processes", "needs a state directory: give state in [server]")
     if config.port == 0:
-        problems.add(_SERVER, "port", "several processes need the same port: clients are led to addresses, not to ports")
+        problems.add(_SERVER, "port", "several processes need one port: clients are led to addresses, not to ports")
     combined = (("[cluster]", bool(config.cluster.url)), ("[witness]", config.witness is not None))
     for section, there in (*combined, ("[quic]", config.quic is not None)):
         if there:

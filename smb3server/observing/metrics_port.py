@@ -32,7 +32,9 @@ PATIENCE = 5.0
 class MetricsPort:
     """One listening port. ``start`` it, then ``close`` it, once."""
 
-    def __init__(self, text: Callable[[], bytes | Awaitable[bytes]], admits: Callable[[str], bool] = lambda host: True) -> None:
+    def __init__(
+        self, text: Callable[[], bytes | Awaitable[bytes]], admits: Callable[[str], bool] = lambda host: True
+    ) -> None:
         """``text``: returns what a scrape gets. ``admits``: returns whether an address may use the server at all."""
         self._text = text
         self._admits = admits

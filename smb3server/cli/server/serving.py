@@ -118,8 +118,16 @@ async def serve(
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
     if parent is not None:
-        # The parent never sends anything: it has died.
-        loop.add_reader(parent, stop.set)
+        channel = parent
+
+        def orphaned() -> None:
+            # The parent never sends anything: it has died.
+            loop.remove_reader(channel)
+            manager.close()
+            log.error("the parent process has died, so this process ends")
+            stop.set()
+
+        loop.add_reader(channel, orphaned)
     service.on_stop = stop.set
     try:
         await service.start()
@@ -146,7 +154,7 @@ async def serve(
     manager.ready(f"serves {', '.join(service.addresses())}{lacking}")
     manager.keep_informed(lambda: _describe(service))
     await stop.wait()
-    if parent is not None:
+    if parent is not None and parent.fileno() >= 0:
         loop.remove_reader(parent)
     manager.stopping()
     await service.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,10 +135,8 @@ class _Asking:
         """Return the answer of this process."""
         served = self._own[name](request)
         if isinstance(served, AsyncIterator):
-            answer: Answer = {}
-            async for answer in served:
-                pass
-            return answer
+            # The last one is the answer, those before it report progress.
+            return [answer async for answer in served][-1]
         return await served if isinstance(served, Awaitable) else served
 
     async def _status(self, request: Json) -> Report:
@@ -195,13 +193,7 @@ class _Asking:
         """Return the command that lists what all processes have. Each entry says in which ``process`` it is."""
 
         async def command(request: Json) -> Answer:
-            answers = {FIRST: await self._ask_self(name, request), **await ask_others(self._member, name, request)}
-            found: Json = {
-                key: [
-                    entry | {"process": number} for number, answer in answers.items() for entry in answer.get(key, ())
-                ]
-            }
-            return found
+            return {key: await self._listed(name, key, request)}
 
         return command
 
@@ -210,7 +202,7 @@ class _Asking:
 
         async def command(request: Json) -> Answer:
             ids = request.get("ids", [])
-            known = {entry["id"]: entry for entry in await self._listed(list_name, key)}
+            known = {entry["id"]: entry for entry in await self._listed(list_name, key, {"command": list_name})}
             chosen: dict[int, list[str]] = {}
             for given in ids if isinstance(ids, list) else ():
                 entry = choose(key[:-1], known, str(given))
@@ -230,11 +222,10 @@ class _Asking:
 
         return command
 
-    async def _listed(self, name: str, key: str) -> list[Json]:
-        served = self._list(name, key)({"command": name})
-        assert isinstance(served, Awaitable)
-        found: list[Json] = (await served)[key]
-        return found
+    async def _listed(self, name: str, key: str, request: Json) -> list[Json]:
+        """Return the entries of all processes."""
+        answers = {FIRST: await self._ask_self(name, request), **await ask_others(self._member, name, request)}
+        return [entry | {"process": number} for number, answer in answers.items() for entry in answer.get(key, ())]
 
     # Shares of run time
 
@@ -290,9 +281,8 @@ class _Asking:
 
 async def _told(path: Path, name: str, arguments: Json) -> Json:
     """Return the answer of a process that has to act. Raises ``RefusedError``."""
-    ask_it: Callable[[], Json] = lambda: ask(path, name, **arguments)
     try:
-        answer = await asyncio.to_thread(ask_it)
+        answer = await asyncio.to_thread(ask, path, name, **arguments)
     except (OSError, ValueError) as error:
         raise RefusedError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     if "error" in answer:

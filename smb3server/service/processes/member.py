@@ -140,5 +140,7 @@ class Member:
 
     def give_up(self, name: str) -> None:
         """Forget a share of run time that no process serves any longer. Raises ``ConfigError``."""
-        self._planned = [entry for entry in self.owned() if not entry.lasting or entry.name.casefold() != name.casefold()]
+        self._planned = [
+            entry for entry in self.owned() if not entry.lasting or entry.name.casefold() != name.casefold()
+        ]
         self.commit()

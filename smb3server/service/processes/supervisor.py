@@ -21,8 +21,8 @@ from smb3server.config.processes import FIRST
 from smb3server.process.service_manager import ServiceManager
 
 Child = Callable[[int, bool, socket.socket], int]
-"""Runs one process until its end, and returns its exit status: its number, whether no other one runs yet, and its socket
-to the parent."""
+"""Runs one process until its end, and returns its exit status. It gets its number, whether no other one runs yet, and
+its socket to the parent."""
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 """Seconds before a process that died is started anew: doubled as long as it dies before it is ready."""
