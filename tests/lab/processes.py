@@ -92,8 +92,10 @@ class Processes:
 
     def smbclient(self, share: str, commands: str, process: int = 1) -> str:
         done = subprocess.run(
-            ["smbclient", f"//{self.addresses[process - 1]}/{share}", "-p", str(self.port), "-U", f"{USER}%{PASSWORD}"]
-            + ["-c", commands],
+            [
+                *("smbclient", f"//{self.addresses[process - 1]}/{share}", "-p", str(self.port)),
+                *("-U", f"{USER}%{PASSWORD}", "-c", commands),
+            ],
             capture_output=True,
             text=True,
             timeout=60,
