@@ -23,24 +23,16 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, get_type_hints
 
-import construct
-
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Field
 
 Buffer = bytes | bytearray | memoryview
 """The types that codecs read from. Views are not copied, except for ``Bytes`` fields."""
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
-
-def _struct_code(field: Any, name: str) -> tuple[str, str]:
-    """Return the ``struct`` code of one construct field, and its byte order ('' if it has none)."""
-    if isinstance(field, construct.FormatField):
-        order, code = field.fmtstr[0], field.fmtstr[1]
-        return code, "" if field.length == 1 else order
-    if isinstance(field, construct.Bytes) and isinstance(field.length, int):
-        return f"{field.length}s", ""
-    raise TypeError(f"field {name}: {field!r} has no fixed struct equivalent")
+new_record = tuple.__new__
+"""Makes a NamedTuple from its class and a tuple of all its fields, without a call of Python code: for the hot path."""
 
 
 class Codec(Generic[R]):
@@ -50,18 +42,19 @@ class Codec(Generic[R]):
         hints = get_type_hints(record, include_extras=True)
         codes: list[str] = []
         orders: set[str] = set()
-        fields: list[Any] = []
+        fields: list[tuple[str, Field]] = []
         for name in record._fields:  # type: ignore[attr-defined]
             (field,) = hints[name].__metadata__
-            code, order = _struct_code(field, name)
-            codes.append(code)
-            orders.add(order)
-            fields.append(name / field)
+            if not isinstance(field, Field):
+                raise TypeError(f"field {name}: {field!r} is none of smbdirect.fields")
+            codes.append(field.code)
+            orders.add(field.order)
+            fields.append((name, field))
         orders.discard("")
         if len(orders) > 1:
             raise TypeError(f"{record.__name__}: mixed byte orders")
         self.record = record
-        self.layout = construct.Struct(*fields)
+        self._fields = fields
         self._struct = struct.Struct((orders.pop() if orders else "<") + "".join(codes))
         self.size = self._struct.size
         self._unpack_from = self.fields_from = self._struct.unpack_from
@@ -72,6 +65,17 @@ class Codec(Generic[R]):
         """Yields the bare tuples of consecutive records."""
         self.make: Callable[[Iterable[Any]], R] = record._make  # type: ignore[attr-defined]
         """Returns the record with the given fields."""
+
+    @property
+    def layout(self) -> Any:
+        """The layout as a ``Struct`` of construct."""
+        import construct
+
+        made = []
+        for name, field in self._fields:
+            kind = getattr(construct, field.name)
+            made.append(name / (kind(int(field.code[:-1])) if field.name == "Bytes" else kind))
+        return construct.Struct(*made)
 
     def unpack(self, buffer: Buffer, offset: int = 0) -> R:
         """Return the record at ``offset``. Raise ``DecodeError`` if the buffer ends before the record does."""

@@ -1,13 +1,10 @@
 """Layouts of structures and methods: NDR with impacket, notification buffers with codecs. [MS-SWN 2.2, 3.1.4]"""
 
-from __future__ import annotations
-
 import enum
 import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from construct import Bytes, Int32ul
 from impacket.dcerpc.v5.dtypes import DWORD, LPWSTR, NULL, ULONG, USHORT
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUniConformantArray
 
@@ -15,6 +12,7 @@ from smb3server.rpc.ndr import declare, wire_uuid
 from smb3server.wire.address import Address
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int32ul
 
 UUID_TEXT = "CCD8C074-D0E5-4A40-92B4-D074FAA6BA28"
 UUID = wire_uuid(UUID_TEXT)

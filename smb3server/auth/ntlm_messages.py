@@ -3,17 +3,14 @@
 Pure functions. They raise ``ValueError`` or ``DecodeError`` for bad input.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import time
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire import filetime
 from smbdirect.codec import Codec
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 SIGNATURE = b"NTLMSSP\0"
 MIC_OFFSET, MIC_SIZE = 72, 16
@@ -23,7 +20,7 @@ CLIENT_CHALLENGE_SIZE = 28
 """Bytes of NTLMv2_CLIENT_CHALLENGE before its AvPairs. [MS-NLMP 2.2.2.7]"""
 _NEGOTIATE, _CHALLENGE, _AUTHENTICATE = 1, 2, 3
 _OEM = "cp1252"
-_VERSION = bytes.fromhex("0a007c4f0000000f")
+VERSION = bytes.fromhex("0a007c4f0000000f")
 """Version 10.0, build 20348, revision 15 of NTLM. [MS-NLMP 2.2.2.10]"""
 
 
@@ -196,7 +193,7 @@ def pack_challenge(flags: int, server_challenge: bytes, server_name: str) -> byt
             target_info_length=info_length,
             target_info_max_length=info_length,
             target_info_offset=start + len(name),
-            version=_VERSION if flags & _WITH_VERSION else bytes(8),
+            version=VERSION if flags & _WITH_VERSION else bytes(8),
         )
     )
     return b"".join((fixed, name, info, clock, bytes(AV_PAIR.size)))

@@ -185,3 +185,14 @@ def pack_resp(resp: Resp) -> bytes:
     if resp.mic is not None:
         content += _tlv(0xA3, _tlv(_OCTETS, resp.mic))
     return _tlv(_RESP, _tlv(_SEQUENCE, content))
+
+
+def mechanism_list(mechanism: bytes) -> bytes:
+    """Return a MechTypeList of one mechanism, which the mechListMIC covers. [RFC 4178 4.1]"""
+    return _tlv(_SEQUENCE, mechanism)
+
+
+def pack_init(mechanism: bytes, token: bytes) -> bytes:
+    """Encode a NegTokenInit, within its GSS header, that offers one mechanism with its first token. [RFC 4178 4.2.1]"""
+    content = _tlv(0xA0, mechanism_list(mechanism)) + _tlv(0xA2, _tlv(_OCTETS, token))
+    return _tlv(_GSS, SPNEGO + _tlv(_INIT, _tlv(_SEQUENCE, content)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +45,9 @@ def read(path: Path, host: str, everywhere: bool = True) -> dict[str, str]:
     The file has lines ``key = value``, below a line ``[HOST]`` for each server, or without one for all of them. Others
     must not be able to read it. Raises ``CredentialsError``.
     """
+    # Who has no such file does not pay for the import.
+    import configparser
+
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), default_section="\0")
     try:
         text = read_secret(path).decode()

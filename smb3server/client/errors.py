@@ -8,9 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from spnego.exceptions import SpnegoError
-
-from smb3server.client.protocol.messages import UnprovenServer
+from smb3server.client.protocol.messages import LogonError, UnprovenServer
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
 
@@ -137,7 +135,7 @@ _ERRNO: dict[int, int] = {
 }
 """Any other status is EIO."""
 
-TROUBLE = (StatusError, ConnectionLost, ProtocolError, DecodeError, ProviderError, SpnegoError)
+TROUBLE = (StatusError, ConnectionLost, ProtocolError, DecodeError, ProviderError, LogonError)
 """What the protocol client raises beside ``OSError``."""
 
 
@@ -185,7 +183,7 @@ def of(error: BaseException, path: str | None = None, to: str | None = None, *, 
         return make(error.errno, path, to=to)
     if isinstance(error, ConnectionLost):
         return make(errno.ECONNRESET, path, reason=str(error), to=to)
-    if isinstance(error, SpnegoError):
+    if isinstance(error, LogonError):
         return make(errno.EACCES, path, reason=str(error), to=to)
     if isinstance(error, UnprovenServer):
         return make(errno.EACCES, path, reason=str(error), to=to)

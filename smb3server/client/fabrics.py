@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.client import errors
 from smb3server.client.protocol.interfaces import ServerInterface, query_interfaces
@@ -19,8 +19,9 @@ from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import MessageTransport
-from smbdirect.providers.base import Provider
-from smbdirect.providers.make import make_provider
+
+if TYPE_CHECKING:
+    from smbdirect.providers.base import Provider
 
 FABRICS = ("verbs", "iwarp", "roce")
 """In the order in which they are tried: a NIC is faster than software, and iWARP needs nothing of the network."""
@@ -127,6 +128,9 @@ class Fabrics:
         """Return the provider. Raises ``ProviderError`` with the reason if this machine cannot use the fabric."""
         found = self._providers.get(fabric)
         if found is None:
+            # Who moves no data by RDMA does not pay for the import.
+            from smbdirect.providers.make import make_provider
+
             found = self._providers[fabric] = make_provider(fabric)
         return found
 
@@ -150,9 +154,9 @@ class Fabrics:
         usable = []
         for way in ways:
             if way.name in self.silent:
-                minutes = TIME_TO_LIVE / 60
+                hours = TIME_TO_LIVE / 3600
                 self.reasons[way.fabric] = (
-                    f"{way.fabric} at {way.host} port {way.port}: no answer, seen within the last {minutes:.0f} minutes"
+                    f"{way.fabric} at {way.host} port {way.port}: no answer, seen within the last {hours:.0f} hours"
                 )
                 continue
             try:

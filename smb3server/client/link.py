@@ -15,21 +15,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from spnego.exceptions import SpnegoError
-
 from smb3server.client import errors, fabrics, one_sided
 from smb3server.client.address import Address
 from smb3server.client.credentials import Login
 from smb3server.client.one_sided import Line, Place
 from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
-from smb3server.client.protocol.messages import Break, UnprovenServer
+from smb3server.client.protocol.messages import Break, Chains, LogonError, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.referrals import ask_referral
 from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
-from smb3server.client.protocol.tree import RDMA_THRESHOLD, Tree
+from smb3server.client.protocol.tree import RDMA_THRESHOLD, SOFTWARE_RDMA_THRESHOLD, Tree
 from smb3server.net.host import SMB_PORT
 from smb3server.process import parts
 from smb3server.wire.dfs import Referral
@@ -76,6 +74,7 @@ class Channel:
         """Pieces in flight or waiting."""
         self.why_ended = ""
         """Why this side ended the connection."""
+        tree.rdma_from = SOFTWARE_RDMA_THRESHOLD if fabric in one_sided.FABRICS else RDMA_THRESHOLD
 
     @property
     def lost(self) -> bool:
@@ -105,6 +104,8 @@ class Link:
         self._control: Channel | None = None
         self._data: list[Channel] = []
         self._guid = os.urandom(16)
+        self._chains = Chains()
+        """Outlives the connections: a server may end one because of a chain."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of ``connect``."""
         self._session_id = 0
@@ -135,7 +136,7 @@ class Link:
                 raise errors.of(error, f"{self.address.host}:{self.address.port}") from error
             except StatusError as error:
                 raise errors.of(error, str(self.address), reason=self._meaning(error.status)) from error
-            except SpnegoError as error:
+            except LogonError as error:
                 if not self._login.kerberos:
                     raise
                 reason = (
@@ -276,6 +277,7 @@ class Link:
                 raise errors.make(errno.EPROTONOSUPPORT, str(self.address), reason=_SMB1) from None
             raise
         client.on_break = self._broken
+        client.chains = self._chains
         return client
 
     async def _choose_channels(self, session: ClientSession) -> None:
@@ -466,6 +468,7 @@ class Link:
                 dialects = [session.client.dialect]
                 offer = Offer(require_signing=self.options.signs)
                 client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
+                client.chains = self._chains
                 login = self._login
                 bound = await BoundSession.bind(
                     session, client, login.user, login.password, login.domain, kerberos_host=login.kerberos
@@ -512,9 +515,19 @@ class Link:
     def count(self, channel: Channel, written: int, read: int) -> None:
         """Count payload by what carried it."""
         kind = channel.fabric
-        if kind not in ("tcp", "quic") and (max(written, read) < RDMA_THRESHOLD or not channel.by_rdma):
+        if kind not in ("tcp", "quic") and (max(written, read) < channel.tree.rdma_from or not channel.by_rdma):
             kind = "messages"
         self.count_as(kind, written, read)
+
+    @property
+    def moves_by_rdma_from(self) -> int:
+        """Bytes from which data of one request goes by RDMA; more than any file has if it does not."""
+        return min((channel.tree.rdma_from for channel in self._data if channel.by_rdma), default=1 << 63)
+
+    def kind_of(self, tree: Tree) -> str:
+        """Return a kind of ``moved``: what carries the messages of a channel."""
+        fabric = next((channel.fabric for channel in self._data if channel.tree is tree), "tcp")
+        return fabric if fabric in ("tcp", "quic") else "messages"
 
     def count_as(self, kind: str, written: int, read: int) -> None:
         """Count payload of a kind of ``moved``."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
+import time
 from pathlib import Path
 
 PRIVATE = 0o600
@@ -33,6 +35,12 @@ def take_place_of(descriptor: int, target: Path) -> None:
 
 
 def _umask() -> int:
+    """Return the umask, as it was within the last second."""
+    return _umask_at(int(time.monotonic()))
+
+
+@functools.lru_cache(maxsize=1)
+def _umask_at(second: int) -> int:
     """Return the umask. Asking for it by os.umask would change it for other threads for a while."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))

@@ -21,8 +21,14 @@ from smb3server.client import errors, names, transfers
 from smb3server.client.options import CopyOptions, Progress
 from smb3server.client.places import KEPT, Item, Kind, Place, Writing
 from smb3server.client.sameness import same_content, same_time
+from smb3server.client.small_files import SMALL
 from smb3server.client.transfers import Transfer
 from smb3server.wire import attributes as attr
+
+SMALL_PER_JOB = 8
+"""Small files that are copied at a time for each larger one."""
+MAX_AT_ONCE = 64
+"""Files that are copied at a time at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class MirrorOptions(CopyOptions):
     attributes: bool = False
     """Keep READONLY, HIDDEN, SYSTEM and ARCHIVE."""
     jobs: int = 4
-    """Files at a time."""
+    """Files at a time; of small ones (``small_files.SMALL``) ``SMALL_PER_JOB`` times as many, unless it is 1."""
 
 
 class Event(NamedTuple):
@@ -119,6 +125,8 @@ class Copier:
     totals: Totals = field(default_factory=Totals)
     _queue: asyncio.Queue[_Job] = field(default_factory=lambda: asyncio.Queue(64))
     _workers: list[asyncio.Task[None]] = field(default_factory=list)
+    _large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """For files that are not small: each of them has several pieces in flight."""
     _times: list[tuple[Place, str, int]] = field(default_factory=list)
     _extras: list[tuple[Place, Item]] = field(default_factory=list)
     _asides: list[_Aside] = field(default_factory=list)
@@ -129,7 +137,10 @@ class Copier:
     """Numbers of folders of the target that are in use, though they were not listed under their names."""
 
     async def __aenter__(self) -> Copier:
-        self._workers = [asyncio.ensure_future(self._work()) for _ in range(max(1, self.options.jobs))]
+        jobs = max(1, self.options.jobs)
+        self._large = asyncio.Semaphore(jobs)
+        count = min(jobs * SMALL_PER_JOB, MAX_AT_ONCE) if jobs > 1 else 1
+        self._workers = [asyncio.ensure_future(self._work()) for _ in range(count)]
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -214,7 +225,11 @@ class Copier:
     async def _work(self) -> None:
         while True:
             job = await self._queue.get()
-            await self._copy_file(job)
+            if job.item.size <= SMALL:
+                await self._copy_file(job)
+            else:
+                async with self._large:
+                    await self._copy_file(job)
             self._queue.task_done()
 
     # What happened
@@ -453,7 +468,7 @@ class Copier:
         how = self.options
         writing = Writing(
             job.path,
-            {**how.keywords, "progress": progress},
+            {**how.keywords, "progress": progress, "expected": job.item.size},
             job.item.attributes & KEPT if how.attributes else 0,
             job.replaces,
             job.read_only & KEPT if how.mirror else 0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.wire import one_sided as wire
@@ -20,7 +20,9 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect import rdma
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, DecodeError, ProviderError
-from smbdirect.providers.base import Provider
+
+if TYPE_CHECKING:
+    from smbdirect.providers.base import Provider
 
 log = logging.getLogger(__name__)
 

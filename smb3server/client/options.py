@@ -114,6 +114,7 @@ class CopyKeywords(TypedDict, total=False):
     resume: bool
     sparse: bool
     verify: bool
+    expected: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +128,16 @@ class CopyOptions:
     """Holes stay holes."""
     verify: bool = False
     """Read both files again and compare them."""
+    expected: int = -1
+    """Bytes of the file as far as a listing told; -1 if none did. Small files take fewer round trips then."""
 
     @property
     def keywords(self) -> CopyKeywords:
         """The same as arguments."""
-        return {"progress": self.progress, "resume": self.resume, "sparse": self.sparse, "verify": self.verify}
+        return {
+            "progress": self.progress,
+            "resume": self.resume,
+            "sparse": self.sparse,
+            "verify": self.verify,
+            "expected": self.expected,
+        }

@@ -9,6 +9,7 @@ import fnmatch
 import logging
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace as changed_copy
 from functools import partial
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
-from smb3server.client import copying, entries, errors, names, transfers
+from smb3server.client import copying, entries, errors, names, small_files, transfers
 from smb3server.client.credentials import Login
 from smb3server.client.entries import Entry, filetime_of
 from smb3server.client.file import MODES, File, normal_mode
@@ -24,7 +25,10 @@ from smb3server.client.handle import Handle, open_handle
 from smb3server.client.link import Link
 from smb3server.client.links import Links
 from smb3server.client.options import CopyKeywords, CopyOptions
+from smb3server.client.protocol import steps
+from smb3server.client.protocol.steps import Step
 from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
+from smb3server.client.small_files import Content, Written
 from smb3server.client.transfers import Transfer
 from smb3server.process.log_lines import printable
 from smb3server.wire import attributes as attr
@@ -70,6 +74,8 @@ _WATCHED = int(
     | NotifyFilter.LAST_WRITE
     | NotifyFilter.CREATION
 )
+_MARK = steps.set_info(FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
+"""Lets the server remove a file when it is closed. [MS-FSCC 2.4.11]"""
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -265,6 +271,10 @@ class Share:
 
         return await self.link.once(open_work_close)
 
+    async def _change(self, path: str, access: int, options: int, step: Step[int]) -> None:
+        """Change something of a file once, in one message."""
+        await self.link.once(lambda tree: tree.with_open(self._on_share(path), access, [step], options=options))
+
     # Looking
 
     async def stat(self, path: StrPath = "") -> Entry:
@@ -275,8 +285,7 @@ class Share:
     @_where_it_lies(repeats=True)
     async def _stat(self, clean: str) -> Entry:
         async def look(tree: Tree, options: int = 0) -> Entry:
-            file = await tree.create(self._on_share(clean), _LOOK, CreateDisposition.OPEN, options)
-            await tree.close(file)
+            file, _ = await tree.with_open(self._on_share(clean), _LOOK, (), options=options)
             return entries.of_open(file.response, names.split(clean)[1], clean)
 
         with self._named(clean):
@@ -294,12 +303,8 @@ class Share:
     @_where_it_lies(repeats=True)
     async def _file_id(self, clean: str) -> int:
         async def look(tree: Tree) -> int:
-            file = await tree.create(self._on_share(clean), _LOOK)
-            try:
-                return await _id_of(tree, file)
-            finally:
-                if tree.client.closed is None:
-                    await tree.close(file)
+            _, (found,) = await tree.with_open(self._on_share(clean), _LOOK, [steps.query_info(FileInfoClass.INTERNAL)])
+            return INTERNAL.unpack(found).index_number
 
         with self._named(clean):
             return entries.known_id(await self.link.again(look))
@@ -488,12 +493,10 @@ class Share:
             return decode_attribute(await self.link.again(partial(self._volume, level=FsInfoClass.ATTRIBUTE)))
 
     async def _volume(self, tree: Tree, level: int = FsInfoClass.FULL_SIZE) -> bytes:
-        root = await tree.create(self._on_share(""), _LOOK)
-        try:
-            return await tree.query_info(root, level, InfoType.FILESYSTEM)
-        finally:
-            if tree.client.closed is None:
-                await tree.close(root)
+        asked = steps.query_info(level, InfoType.FILESYSTEM)
+        _, (found,) = await tree.with_open(self._on_share(""), _LOOK, [asked])
+        assert isinstance(found, bytes)
+        return found
 
     # Files
 
@@ -544,11 +547,23 @@ class Share:
                 target /= names.split(clean)[1]
             if target.is_symlink():
                 target = target.resolve(strict=True)
+        options = CopyOptions(**how)
+        if options.expected >= 0 and not options.verify and small_files.goes_by_chain(self.link, options.expected):
+            began = time.monotonic()
+            content = await self._content(clean)
+            if content is not None:
+                return transfers.save(content, self.link, clean, target, options, began)
         source = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
-            return await transfers.download(source, target, CopyOptions(**how))
+            return await transfers.download(source, target, options)
         finally:
             await source.close()
+
+    @_where_it_lies(repeats=True)
+    async def _content(self, clean: str) -> Content | None:
+        """Return a small file; None if it turns out to be a large one."""
+        with self._named(clean):
+            return await small_files.read(self.link, self._on_share(clean))
 
     async def upload(
         self,
@@ -655,9 +670,12 @@ class Share:
         """Mark for deletion rather than open with DELETE_ON_CLOSE: errors are told then. [MS-FSA 2.1.5.15.3]"""
         if not path:
             raise errors.make(errno.EBUSY, str(self.address), reason="it is the folder that was connected to")
-        access = int(Access.DELETE) | (int(Access.WRITE_ATTRIBUTES) if clear_read_only else 0)
         with self._named(path):
-            await self._with_open(path, access, options | _ITSELF, partial(_mark, clear_read_only=clear_read_only))
+            if clear_read_only:
+                access = int(Access.DELETE | Access.WRITE_ATTRIBUTES)
+                await self._with_open(path, access, options | _ITSELF, partial(_mark, clear_read_only=True))
+            else:
+                await self._change(path, int(Access.DELETE), options | _ITSELF, _MARK)
 
     async def remove_listed(self, entry: Entry, *, force: bool = False) -> None:
         """Remove an entry of a listing if it still is what was listed; a folder must be empty.
@@ -723,12 +741,8 @@ class Share:
             raise errors.make(errno.EXDEV, source, reason="they lie on different shares; copy it", to=target)
         record = encode_rename(RenameInformation(int(replace), 0, share._on_share(new)))
         with errors.named(source, target):
-            await share._with_open(
-                name,
-                int(Access.DELETE | Access.SYNCHRONIZE),
-                _ITSELF,
-                lambda tree, file: tree.set_info(file, FileInfoClass.RENAME, record),
-            )
+            step = steps.set_info(FileInfoClass.RENAME, record)
+            await share._change(name, int(Access.DELETE | Access.SYNCHRONIZE), _ITSELF, step)
 
     async def utime(self, path: StrPath, modified_ns: int, *, created_ns: int = 0) -> None:
         """Set the time of the last change of a file or folder, and the time when it was made if that is not 0."""
@@ -744,12 +758,8 @@ class Share:
     @_where_it_lies(repeats=False)
     async def _set_basic(self, path: str, record: BasicInformation) -> None:
         with self._named(path):
-            await self._with_open(
-                path,
-                int(Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE),
-                0,
-                lambda tree, file: tree.set_info(file, FileInfoClass.BASIC, BASIC.pack(record)),
-            )
+            step = steps.set_info(FileInfoClass.BASIC, BASIC.pack(record))
+            await self._change(path, int(Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE), 0, step)
 
     # Watching
 
@@ -836,6 +846,14 @@ def _kind_of(entry: Entry) -> int:
     return _FOLDER if entry.attributes & attr.DIRECTORY else _NO_FOLDER
 
 
+def _of_part(error: errors.RemoteError, path: str) -> errors.RemoteError:
+    """Return the error for a part that could not be opened."""
+    if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
+        return error
+    reason = "another copy is writing this file, or was ended a moment ago; try again when it is done"
+    return errors.make(errno.EBUSY, path, status=error.status, reason=reason)
+
+
 class _Target:
     """A file of a share that is to be written: what ``transfers`` needs of it."""
 
@@ -862,15 +880,30 @@ class _Target:
             with self.share._named(self.path):
                 return await self.share._handle(path, access, disposition, _NO_FOLDER, share=int(ShareAccess.READ))
         except errors.RemoteError as error:
-            if error.status not in (NtStatus.SHARING_VIOLATION, NtStatus.FILE_NOT_AVAILABLE):
-                raise
-            reason = "another copy is writing this file, or was ended a moment ago; try again when it is done"
-            raise errors.make(errno.EBUSY, self.path, status=error.status, reason=reason) from error
+            raise _of_part(error, self.path) from error
 
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name. Repeated, it does no harm: the open is that of the file itself."""
         with self.share._named(self.path):
             await part.rename(self.share._on_share(self.path), self._replace)
+
+    async def write_small(
+        self, part: str, data: bytes, times: BasicInformation, is_unchanged: Callable[[], bool]
+    ) -> bool:
+        share, path = self.share, self.path
+        file = Written(
+            share._on_share(names.join(names.split(path)[0], part)),
+            share._on_share(path),
+            self._replace,
+            data,
+            times,
+            is_unchanged,
+        )
+        try:
+            with share._named(path):
+                return await small_files.write(share.link, file)
+        except errors.RemoteError as error:
+            raise _of_part(error, path) from error
 
     async def open_complete(self) -> Handle:
         return await self.share._handle(self.path, int(Access.GENERIC_READ), options=_NO_FOLDER)

@@ -8,7 +8,7 @@ import secrets
 import time
 from pathlib import Path
 
-TIME_TO_LIVE = 3600.0
+TIME_TO_LIVE = 86400.0
 """Seconds for which an address is not tried again."""
 MAX_ENTRIES = 256
 
@@ -30,6 +30,8 @@ class SilentAddresses:
     def add(self, *names: str) -> None:
         """Remember addresses for ``TIME_TO_LIVE`` seconds."""
         until = time.time() + TIME_TO_LIVE
+        # Another process may have added something meanwhile.
+        self._until = None
         self._read().update(dict.fromkeys(names, until))
         self._write()
 
@@ -47,7 +49,7 @@ class SilentAddresses:
                 return self._until
             now = time.time()
             if isinstance(found, dict):
-                # A clock that was set back must not make an hour of a year.
+                # A clock that was set back must not make a day of a year.
                 self._until = {
                     str(name): float(until)
                     for name, until in list(found.items())[-MAX_ENTRIES:]

@@ -16,7 +16,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,8 +27,9 @@ from smb3server.client.handle import Handle, LostWritesError
 from smb3server.client.link import MAX_IN_FLIGHT, PIECE, Link
 from smb3server.client.local_modes import PRIVATE, take_place_of
 from smb3server.client.options import CopyOptions, Progress
+from smb3server.client.small_files import PART_ACCESS, Content, goes_by_chain
 from smb3server.wire import attributes as attr
-from smb3server.wire.create import Access, CreateDisposition
+from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import NETWORK_OPEN, BasicInformation, FileInfoClass
 from smb3server.wire.filetime import to_ns
 from smb3server.wire.fsctl import FILE_RANGE, FileRange
@@ -39,10 +40,11 @@ Pieces = Callable[[int, int], AsyncGenerator[tuple[int, bytes], None]]
 """Returns the data between two offsets, in order, as (offset, bytes)."""
 Range = tuple[int, int]
 """Where data begins, and where it ends."""
-PART_ACCESS = int(Access.GENERIC_WRITE | Access.DELETE | Access.READ_ATTRIBUTES)
 FLUSH_EVERY = 1 << 28
 """Bytes after which an upload lets the server write to its disk: this much is sent again if the server ends. It bounds
 what a flush takes, too."""
+_MOMENT = 2.0
+"""Seconds."""
 _MAX_RANGES = 4096
 """Most ranges of data that are asked for at a time."""
 
@@ -82,6 +84,11 @@ class Target(Protocol):
 
     async def rename_part(self, part: Handle) -> None:
         """Give the complete file its name."""
+
+    async def write_small(
+        self, part: str, data: bytes, times: BasicInformation, is_unchanged: Callable[[], bool]
+    ) -> bool:
+        """Write the whole file in few messages; see ``small_files.write``."""
 
     async def open_complete(self) -> Handle:
         """Open the file for reading."""
@@ -135,6 +142,31 @@ async def download(source: Handle, target: Path, how: CopyOptions) -> Transfer:
     if progress is not None:
         progress(size, size)
     return Transfer(size, start, time.monotonic() - began)
+
+
+def save(content: Content, link: Link, path: str, target: Path, how: CopyOptions, began: float) -> Transfer:
+    """Write a small file of a share to ``target``, as ``download`` does. Raises ``OSError``.
+
+    ``began`` is the time of ``time.monotonic`` when the copy began.
+    """
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if content.now != (content.opened.end_of_file, content.opened.last_write_time):
+        raise changed(path)
+    if how.progress is not None:
+        how.progress(0, len(content.data))
+    size, modified = len(content.data), to_ns(content.opened.last_write_time)
+    version = version_of(f"{link.place}/{path}", size, modified)
+    part = target.with_name(names.part_of(target.name, version))
+    with _local_part(part) as descriptor, _removed_if_full(part, False):
+        os.ftruncate(descriptor, 0)
+        _write_all(descriptor, content.data, 0)
+        os.utime(descriptor, ns=(time.time_ns(), modified))
+        take_place_of(descriptor, target)
+        part.replace(target)
+    if how.progress is not None:
+        how.progress(size, size)
+    return Transfer(size, 0, time.monotonic() - began)
 
 
 @contextlib.contextmanager
@@ -279,24 +311,40 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
         size = status.st_size
         has_holes = how.sparse and status.st_blocks * 512 < size
         version = version_of(f"{socket.gethostname()}:{os.path.abspath(source)}", size, status.st_mtime_ns)
-        part, start = await open_part(target, version, how.resume, size)
-        async with closing_part(target, part, how.resume):
-            if has_holes:
-                await make_sparse(part)
+        times = BasicInformation(last_write_time=filetime_of(status.st_mtime_ns), attributes=attributes)
 
-            def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
-                ranges = _local_ranges(descriptor, begin, end) if has_holes else [(begin, end)]
-                return _local_pieces(descriptor, ranges, str(source))
-
-            await write_part(part, pieces, start, size, how.progress)
+        def is_unchanged() -> bool:
             now = os.fstat(descriptor)
-            if (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
+            return (now.st_size, now.st_mtime_ns) == (size, status.st_mtime_ns)
+
+        # READONLY comes after the name, which a chain cannot wait for.
+        if goes_by_chain(target.link, size) and not has_holes and not attributes & attr.READONLY:
+            start = 0
+            data = os.pread(descriptor, size, 0)
+            part_name = names.part_of(names.split(target.path)[1], version)
+            if how.progress is not None:
+                how.progress(0, size)
+            if len(data) < size or not await _completed(target.write_small(part_name, data, times, is_unchanged)):
                 raise changed(str(source))
-            times = BasicInformation(last_write_time=filetime_of(status.st_mtime_ns), attributes=attributes)
-            await complete(target, part, times)
-            if has_holes:
-                # Samba 4.17 forgets the attribute when a file is renamed.
-                await make_sparse(part)
+            if how.progress is not None:
+                how.progress(size, size)
+        else:
+            part, start = await open_part(target, version, how.resume, size)
+            async with closing_part(target, part, how.resume):
+                if has_holes:
+                    await make_sparse(part)
+
+                def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+                    ranges = _local_ranges(descriptor, begin, end) if has_holes else [(begin, end)]
+                    return _local_pieces(descriptor, ranges, str(source))
+
+                await write_part(part, pieces, start, size, how.progress)
+                if not is_unchanged():
+                    raise changed(str(source))
+                await complete(target, part, times)
+                if has_holes:
+                    # Samba 4.17 forgets the attribute when a file is renamed.
+                    await make_sparse(part)
         if how.verify:
             written = await target.open_complete()
             try:
@@ -306,6 +354,20 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
     finally:
         os.close(descriptor)
     return Transfer(size, start, time.monotonic() - began)
+
+
+async def _completed(writing: Coroutine[object, object, bool]) -> bool:
+    """Return what writing a small file comes to. If that is cancelled in the middle, the file has a moment to get its
+    name: a part would stay otherwise.
+    """
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_MOMENT)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 async def open_part(target: Target, version: str, resume: bool, size: int) -> tuple[Handle, int]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from smb3server.backends.base import FileInfo
 from smb3server.commands.info import presentation, waits
+from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
-from smb3server.state.objects import Open
+from smb3server.state.objects import Connection, Open, Opens, Session, TreeConnect
 from smb3server.state.opens import settle_write_time
-from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
-from smb3server.wire.header import Command
+from smb3server.wire.close import CLOSE_REQUEST, CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
+from smb3server.wire.header import HEADER_SIZE, Command
 
-_NO_ATTRIBUTES = CLOSE_RESPONSE.pack(CloseResponse())
+NO_ATTRIBUTES = CLOSE_RESPONSE.pack(CloseResponse())
+"""The body of a response without attributes."""
 
 
 @handles(Command.CLOSE, TreeRequest)
@@ -21,9 +26,9 @@ def close(request: TreeRequest) -> Response | Pending:
     queried = bool(body.flags & POSTQUERY_ATTRIB)
     if opened.delete_on_close and opened.file is not None and opened.file.caching.holders:
         return _close_and_delete(request, opened, queried)
-    response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
+    answer = _attributes(request, opened) if queried else NO_ATTRIBUTES
     request.host.server.opens.close(opened)
-    return Response([response])
+    return Response([answer])
 
 
 def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Response | Pending:
@@ -33,9 +38,9 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
 
     def attempt() -> Response:
         waits.break_handles(opened, [opened.file] if opened.file is not None else [])
-        response = _attributes(request, opened) if queried else _NO_ATTRIBUTES
+        answer = _attributes(request, opened) if queried else NO_ATTRIBUTES
         request.host.server.opens.close(opened)
-        return Response([response])
+        return Response([answer])
 
     return waits.change(request, opened, attempt)
 
@@ -43,14 +48,18 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
 def _attributes(request: TreeRequest, opened: Open) -> bytes:
     """Return the response with the attributes. They are read last, to include the final write time."""
     if opened.handle is None:
-        return _NO_ATTRIBUTES
+        return NO_ATTRIBUTES
     fresh = fresh_of(request, opened)
     if fresh is None or (opened.file is not None and opened.file.write_time is not None):
         settle_write_time(opened)
         info = opened.handle.info()
     else:
         info = fresh.info
-    info = presentation.shown(opened, info)
+    return response(presentation.shown(opened, info))
+
+
+def response(info: FileInfo) -> bytes:
+    """Return the body of a response with attributes, as the client sees them."""
     return CLOSE_RESPONSE.pack(
         CloseResponse(
             flags=POSTQUERY_ATTRIB,
@@ -63,3 +72,34 @@ def _attributes(request: TreeRequest, opened: Open) -> bytes:
             file_attributes=info.attributes,
         )
     )
+
+
+def _look(
+    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+) -> Found | None:
+    """Return what answers a CLOSE that asks for no attributes, deletes and reports nothing, and ends no other
+    request."""
+    if len(message) < CLOSE_REQUEST.end:
+        return None
+    size, flags, _, persistent, volatile = CLOSE_REQUEST.fields_from(message, HEADER_SIZE)
+    if size != _STRUCTURE_SIZE or flags & POSTQUERY_ATTRIB:
+        return None
+    opened = ordinary_open(session, tree, sequence, persistent, volatile)
+    if opened is None or opened.file is None or opened.durable is not None or opened.on_close:
+        return None
+    file, opens = opened.file, connection.host.opens
+    if opened.delete_on_close or file.delete_pending or file.link_deletions or opens.persistence is not None:
+        return None
+    return opened, partial(_close_now, opens, opened), None
+
+
+def _close_now(opens: Opens, opened: Open) -> Body:
+    """Close the open."""
+    opens.close(opened)
+    return NO_ATTRIBUTES, None
+
+
+_STRUCTURE_SIZE = 24
+
+
+SHORT_FORMS[Command.CLOSE] = ShortForm(close, _look, ends_row=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 
 from smb3server.access import required
@@ -126,7 +125,8 @@ def _store(
     offset = body.offset
     if not opened.granted_access & _WRITE_DATA and opened.posix:
         offset = _end_for(opened, offset)
-    _put(opened, handle, data, offset)
+    write_times.changing(opened)
+    handle.write_from([data], offset)
     if not opened.wrote:
         report_write(opened)
     opened.position = offset + count
@@ -138,19 +138,6 @@ def _store(
         request, opened, lambda error: pending.complete(response) if error is None else fail(pending, error, remote)
     )
     return pending
-
-
-def _put(opened: Open, handle: Handle, data: memoryview | Payload, offset: int) -> None:
-    """Write to the page cache, and note it for the last write time. Raises ``OSError``."""
-    write_times.changing(opened)
-    _write_out(handle, data, offset)
-
-
-def _write_out(handle: Handle, data: memoryview | Payload, offset: int) -> None:
-    if isinstance(data, memoryview):
-        handle.write_from([data], offset)
-    else:
-        handle.take_in(data, offset)
 
 
 def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
@@ -167,7 +154,6 @@ def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMem
     return PeerWrite(request, body, opened, remote, transform).start()
 
 
-@dataclass(slots=True, eq=False)
 class PeerWrite:
     """A WRITE whose data comes by RDMA Read.
 
@@ -176,21 +162,28 @@ class PeerWrite:
     connection has failed, and leads to ``_end``.
     """
 
-    _request: Request
-    _body: WriteRequest
-    _opened: Open
-    _remote: RemoteMemory
-    _transform: Transform | None = None
-    """What checks the data before any of it is written."""
-    _cancelled: bool = False
-    _caching: Caching[Open] | None = field(init=False)
-    _buffer: PooledBuffer = field(init=False)
-    _pending: Pending = field(init=False)
+    __slots__ = (
+        "_body", "_buffer", "_caching", "_cancelled", "_opened", "_pending", "_remote", "_request", "_transform"
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self._caching = self._opened.file.caching if self._opened.file is not None else None
-        self._buffer = self._request.connection.transport.acquire(self._body.remaining_bytes)
-        self._pending = self._request.pend(Interim.DELAYED, self._cancel)
+    def __init__(
+        self,
+        request: Request,
+        body: WriteRequest,
+        opened: Open,
+        remote: RemoteMemory,
+        transform: Transform | None = None,
+    ) -> None:
+        """``transform``: what checks the data before any of it is written."""
+        self._request = request
+        self._body = body
+        self._opened = opened
+        self._remote = remote
+        self._transform = transform
+        self._cancelled = False
+        self._caching: Caching[Open] | None = opened.file.caching if opened.file is not None else None
+        self._buffer: PooledBuffer = request.connection.transport.acquire(body.remaining_bytes)
+        self._pending: Pending = request.pend(Interim.DELAYED, self._cancel)
 
     def _cancel(self) -> None:
         """Cancel the request when the client's memory is no longer read: once it is answered, the client uses it for
@@ -357,7 +350,10 @@ def _write_now(
 ) -> Body:
     """Write to the page cache and return the response. Raises ``OSError``."""
     connection.largest_inline = max(connection.largest_inline, length)
-    _write_out(handle, data, offset)
+    if isinstance(data, memoryview):
+        handle.write_from([data], offset)
+    else:
+        handle.take_in(data, offset)
     opened.position = offset + length
     opened.bytes_written += length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None

@@ -4,5 +4,6 @@ Belongs here: algorithms over messages and the keys derived for them. Not here: 
 the protection of calls by RPC (``rpc.security``).
 
 Reading order: ``algorithms`` (numbers) -> ``preauth`` (the hash from which 3.1.1 derives keys) -> ``kdf`` (all keys of
-a session) -> ``signing`` -> ``encryption`` -> ``envelope`` (both, applied to a message).
+a session) -> ``signing`` -> ``encryption`` -> ``envelope`` (both, applied to a message). ``old`` has
+what NTLM alone needs.
 """

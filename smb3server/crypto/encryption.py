@@ -1,12 +1,9 @@
 """Encryption in place, of messages and of data that moves by RDMA. [MS-SMB2 2.2.41, 2.2.43.1, 3.1.4.3]"""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher as GcmContext
 from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM
@@ -15,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from smb3server.crypto.algorithms import Cipher
 from smbdirect.codec import Buffer, Codec
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 TRANSFORM_PROTOCOL_ID = b"\xfdSMB"
 TRANSFORM_SIZE = 52

@@ -18,6 +18,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import CryptoTransform, transformed_buffers
 from smb3server.wire.read_write import Channel, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import new_record
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
 
 ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
@@ -89,7 +90,7 @@ def described(
         raise StatusError(NtStatus.INVALID_PARAMETER)
     buffers = descriptors(message, info_offset, info_length)
     _check_covered(buffers, length)
-    return RemoteMemory(rdma, buffers, buffers[0].token if invalidate else None)
+    return new_record(RemoteMemory, (rdma, buffers, buffers[0].token if invalidate else None, None))
 
 
 def _check_covered(buffers: Sequence[RemoteBuffer], length: int) -> None:

@@ -17,6 +17,7 @@ from smb3server.crypto.envelope import EnvelopeError, unseal
 from smb3server.dispatch import checks, lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.fast_lane import FastLane
+from smb3server.dispatch.look_lane import LookLane
 from smb3server.dispatch.parking import CHAIN_MARK, MESSAGE_MARK, TURN, Parking
 from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
@@ -87,6 +88,7 @@ class Dispatcher:
     def __init__(self, server: ServerState, transport: MessageTransport, owner: Owner, measuring: Measuring) -> None:
         """``owner`` keeps account of connections. ``measuring`` says what is measured of commands."""
         self.server = server
+        self.opens = server.opens
         self._owner = owner
         self._measuring = measuring
         self.connection = Connection(transport, server.settings, self)
@@ -95,6 +97,7 @@ class Dispatcher:
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, partial(self._go_on, waited=True))
+        self._look_lane = LookLane(self, self.connection, self.parking, measuring)
         self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
 
     def start(self) -> None:
@@ -121,6 +124,8 @@ class Dispatcher:
                 if self._fast_lane.take(inbound, view, cipher_session):
                     return
             self._fast_lane.end_row()
+            if len(view) > HEADER_SIZE and view[12] == _CREATE and self._look_lane.take(inbound, view, cipher_session):
+                return
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
@@ -388,6 +393,8 @@ class Dispatcher:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()
             chain.end()
+            return
+        if isinstance(result, Response) and self._fast_lane.finish(request, result):
             return
         self._take(request, chain, result)
         if request.async_id:

@@ -1,8 +1,8 @@
 """The fast lane: the most frequent messages, answered without the objects of the general path.
 
-A busy connection mostly carries ordinary messages: one ECHO, or one READ or WRITE of some kilobytes, whose session,
-tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes as the reply
-of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
+A busy connection mostly carries ordinary messages: one ECHO, one plain CLOSE, or one READ or WRITE of some kilobytes,
+whose session, tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes
+as the reply of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
 
 ``FastLane.take`` looks before it acts. It leaves a message that is not ordinary in any respect to the general path, as
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
@@ -27,11 +27,11 @@ from smb3server.dispatch.checks import CREDIT_SIZE, has_expired, lacks_protectio
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request
+from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request, Response
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
-from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Header, HeaderFlags
 from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Buffer
@@ -93,6 +93,8 @@ class ShortForm(NamedTuple):
     """As ``look``. The message ends with its head, and its data is in the payload."""
     writes: bool = False
     """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
+    ends_row: bool = False
+    """Whether ``Answer`` does more to files than reading and writing descriptors, which no row of writes may see."""
 
 
 _NEVER: Start = (0.0, 0.0)
@@ -251,10 +253,13 @@ class FastLane:
             return False
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
-        if (
+        if form.ends_row:
+            self.end_row()
+        elif (
             form.writes
             and self._row is None
             and opened is not None
+            and remote is None  # the data of the others has not come yet
             and connection.transport.at_end_of_turn(self.end_row)
         ):
             self._row = opened.store
@@ -271,7 +276,7 @@ class FastLane:
         if type(body) is not tuple:
             window.consume(message_id, cost)
             self.end_row()
-            request = self._request(Chain(inbound, view, cipher_session, -1), session, tree, opened, signer)
+            request = self._request(Header._make(header), inbound, view, cipher_session, session, tree, opened, signer)
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
             return True
@@ -362,16 +367,67 @@ class FastLane:
 
     def _request(
         self,
-        chain: Chain,
+        header: Header,
+        inbound: InboundMessage,
+        view: memoryview,
+        cipher_session: Session | None,
         session: Session,
         tree: TreeConnect | None,
         opened: Open | None,
         signer: Signer | None,
     ) -> Request:
         """Return the request that the general path would have by now."""
-        header = HEADER.unpack(chain.view)
         kind = KINDS.get(header.command, Request)
-        request = kind(self._host, self._connection, header, chain.view, chain, session, tree)
-        request.encrypted, request.signed, request.signer = chain.cipher_session is not None, signer is not None, signer
-        request.open = opened
-        return request
+        return kind(
+            self._host,
+            self._connection,
+            header,
+            view,
+            Chain(inbound, view, cipher_session, -1),
+            session,
+            tree,
+            cipher_session is not None,
+            signer is not None,
+            signer,
+            0,
+            None,
+            opened,
+        )
+
+    def finish(self, request: Request, response: Response) -> bool:
+        """Answer an ordinary request that was pending, as the only one of its message. Return False, with nothing
+        changed, for any other, or if its reply is not ordinary."""
+        chain, header, connection = request.chain, request.header, self._connection
+        if (
+            header.command not in SHORT_FORMS
+            or chain.offset >= 0
+            or chain.replies
+            or chain.cipher_session is not None
+            or request.async_id
+            or request.session is None
+            or request.tree is None
+            or (request.signer is None and (request.signed or request.session.signing_required))
+            or response.status
+            or response.on_sent is not None
+            or response.data is not None
+            or len(response.segments) != 1
+            or connection.transport.pending_send_bytes > _FEW_UNSENT
+        ):
+            return False
+        packed = REPLY_HEADER.pack(
+            PROTOCOL_ID,
+            HEADER_SIZE,
+            header.credit_charge,
+            0,
+            header.command,
+            self._window.grant(header.credits, connection.credit_limit),
+            _REPLY | header.flags & ECHOED_FLAGS,
+            0,
+            header.message_id,
+            request.tree.tree_id << 32,
+            request.session.session_id,
+        )
+        body = bytes(response.segments[0]), None
+        self._send(packed, body, request.signer, header.message_id, None, response.invalidate)
+        chain.end()
+        return True

@@ -3,18 +3,15 @@
 Binds with a security trailer are refused here. ``smb3server.rpc.association`` accepts them.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
-from construct import Bytes, Int8ul, Int16ul, Int32ul
-
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int8ul, Int16ul, Int32ul
 
 log = logging.getLogger(__name__)
 

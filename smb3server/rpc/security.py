@@ -1,13 +1,10 @@
 """Security contexts of an association: tokens of binds, protection of requests and responses.
 [MS-RPCE 2.2.2.11, 3.3.1.5.2]"""
 
-from __future__ import annotations
-
 import enum
 import logging
 from typing import Annotated, Any, NamedTuple
 
-from construct import Int8ul, Int32ul
 from spnego import ContextReq
 from spnego.exceptions import SpnegoError
 from spnego.iov import BufferType
@@ -17,6 +14,7 @@ from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.pyspnego import NtlmContext
 from smb3server.wire.status import Reason, StatusError
 from smbdirect.codec import Codec
+from smbdirect.fields import Int8ul, Int32ul
 
 log = logging.getLogger(__name__)
 

@@ -46,8 +46,23 @@ MAX_USERS = 8
 """Most names of users that a connection remembers for the log. A terminal server's connection has one for each user."""
 
 
+class Opens(Protocol):
+    """The table of all opens (``opens.OpenTable``)."""
+
+    @property
+    def persistence(self) -> object | None:
+        """Stores persistent opens; None if no share has any."""
+
+    def close(self, opened: Open) -> None:
+        """Free everything of an open."""
+
+
 class ConnectionHost(Protocol):
     """Runs a connection's requests: what the server's state needs of it."""
+
+    @property
+    def opens(self) -> Opens:
+        """The table of all opens."""
 
     @property
     def pending_requests(self) -> int:
@@ -556,7 +571,8 @@ class Open:
     def end_io(self) -> None:
         """End what ``begin_io`` began."""
         self.in_flight -= 1
-        self._close_if_unused()
+        if self._closing is not None:
+            self._close_if_unused()
 
     def _close_if_unused(self) -> None:
         if self._closing is None or self.in_flight:

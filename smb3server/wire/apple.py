@@ -4,16 +4,13 @@ Apple's published client is the reference: kernel/netsmb/smb_2.h of its package 
 little-endian. The stream has the big-endian layout of AFP (Apple Filing Protocol).
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int32ub, Int32ul, Int64ul
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int32ub, Int32ul, Int64ul
 
 AAPL = b"AAPL"
 """The name of the create context."""

@@ -1,18 +1,15 @@
 """CHANGE_NOTIFY and FILE_NOTIFY_INFORMATION. The response is ``query_info.OutputResponse``.
 [MS-SMB2 2.2.35, MS-FSCC 2.7.1]"""
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message, decode_name, encode_name
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int16ul, Int32ul, Int64ul
 
 WATCH_TREE = 0x0001
 

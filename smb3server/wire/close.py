@@ -1,12 +1,9 @@
 """CLOSE. [MS-SMB2 2.2.15, 2.2.16]"""
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int16ul, Int32ul, Int64ul
 
 POSTQUERY_ATTRIB = 0x0001
 

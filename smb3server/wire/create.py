@@ -1,16 +1,13 @@
 """CREATE. Its contexts are in ``create_contexts``. [MS-SMB2 2.2.13, 2.2.14]"""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.create_contexts import RawContext, pack_contexts, parse_contexts
 from smb3server.wire.fields import Message, decode_name, tail
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 
 
 class CreateDisposition(enum.IntEnum):

@@ -4,20 +4,17 @@
 other names (3.3.5.9).
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
-
-from construct import Bytes, Int16ul, Int32ul, Int64ul
 
 from smb3server.wire.fields import record_at
 from smb3server.wire.file_info import NEED_EA, EaEntry, TooManyEntriesError, decode_eas
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 EA_BUFFER = b"ExtA"
 SD_BUFFER = b"SecD"

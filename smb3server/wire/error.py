@@ -1,12 +1,9 @@
 """ERROR response. [MS-SMB2 2.2.2]"""
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul
-
 from smb3server.wire.fields import Message, tail
+from smbdirect.fields import Int8ul, Int16ul, Int32ul
 
 
 class ErrorResponse(NamedTuple):

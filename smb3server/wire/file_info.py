@@ -4,18 +4,15 @@ Levels of fixed size are records in ``FIXED_LEVELS``. Each level with a name or 
 Times are FILETIMEs, sizes are bytes. Decoders raise ``DecodeError``.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
-from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64sl, Int64ul
-
 from smb3server.wire.fields import decode_name, encode_name
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int8ul, Int16ul, Int32ul, Int64sl, Int64ul
 
 
 class FileInfoClass(enum.IntEnum):

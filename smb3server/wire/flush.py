@@ -1,12 +1,9 @@
 """FLUSH. [MS-SMB2 2.2.17, 2.2.18]"""
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int16ul, Int32ul, Int64ul
 
 
 class FlushRequest(NamedTuple):

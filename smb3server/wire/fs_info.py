@@ -1,15 +1,12 @@
 """File system information levels. [MS-FSCC 2.5]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
-
-from construct import Bytes, Int8ul, Int32ul, Int64sl, Int64ul
 
 from smb3server.wire.fields import decode_name, encode_name
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int8ul, Int32ul, Int64sl, Int64ul
 
 
 class FsInfoClass(enum.IntEnum):

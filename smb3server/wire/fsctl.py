@@ -1,14 +1,11 @@
 """Inputs and outputs of FSCTLs on files; the numbers are ``ioctl.Fsctl``. [MS-SMB2 2.2.31.1, 2.2.32.1, MS-FSCC 2.3]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, Any, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64sl, Int64ul
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64sl, Int64ul
 
 
 class CopyChunkHeader(NamedTuple):

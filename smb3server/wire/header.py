@@ -1,13 +1,10 @@
 """SMB2 packet header, command numbers, and the ids of opens. [MS-SMB2 2.2.1]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul
-
 from smbdirect.codec import Codec
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 PROTOCOL_ID = b"\xfeSMB"
 HEADER_SIZE = 64

@@ -1,13 +1,10 @@
 """IOCTL and the FSCTL numbers. [MS-SMB2 2.2.31, 2.2.32, MS-FSCC 2.3]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int16ul, Int32ul, Int64ul
 
 IOCTL_IS_FSCTL = 0x00000001
 

@@ -1,16 +1,13 @@
 """LOCK. [MS-SMB2 2.2.26, 2.2.27]"""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int16ul, Int32ul, Int64ul
 
 
 class LockFlags(enum.IntFlag):

@@ -1,18 +1,15 @@
 """NEGOTIATE with its contexts, and the SMB1 NEGOTIATE that leads to it. [MS-SMB2 2.2.3, 2.2.4]"""
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
 
 
 class Dialect(enum.IntEnum):

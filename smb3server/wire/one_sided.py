@@ -5,15 +5,12 @@ The codes are FILE_DEVICE_NETWORK_FILE_SYSTEM, METHOD_BUFFERED and FILE_ANY_ACCE
 0x800 to 0xFFF are for vendors. A server that does not know them answers INVALID_DEVICE_REQUEST. [MS-SMB2 3.3.5.15]
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int16ul
 
 VERSION = 1
 TICKET_LENGTH = 16

@@ -3,16 +3,13 @@
 The forms for oplocks have StructureSize 24, the forms for leases 44 (notification) or 36.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
-
-from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 
 from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 
 
 class OplockLevel(enum.IntEnum):

@@ -4,16 +4,13 @@ They are in no document of Microsoft's. The Samba team's are POSIX-SMB2 ("SMB3 P
 Extensions to MS-FSCC"); Samba and Linux speak them. Times are FILETIMEs, sizes are bytes.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from typing import Annotated, NamedTuple
 
-from construct import Int32ul, Int64sl, Int64ul
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int32ul, Int64sl, Int64ul
 
 EXTENSIONS_AVAILABLE = 0x0100
 """SMB2_POSIX_EXTENSIONS_AVAILABLE: the type of the negotiate context. [POSIX-SMB2 2.2.3.1.8]"""

@@ -1,13 +1,10 @@
 """QUERY_DIRECTORY. The response is ``query_info.OutputResponse``. [MS-SMB2 2.2.33, 2.2.34]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message, decode_name, encode_name
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 
 
 class QueryDirectoryFlags(enum.IntFlag):

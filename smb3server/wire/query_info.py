@@ -1,13 +1,10 @@
 """QUERY_INFO. [MS-SMB2 2.2.37, 2.2.38]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 
 
 class InfoType(enum.IntEnum):

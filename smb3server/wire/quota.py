@@ -1,14 +1,11 @@
 """Quotas of users. [MS-SMB2 2.2.37.1, MS-FSCC 2.4.41]"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple, TypeVar
 
-from construct import Int8ul, Int16ul, Int32ul, Int64sl
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64sl
 
 NO_LIMIT = -1
 """A threshold or limit that is none."""

@@ -4,19 +4,16 @@ A WRITE request carries a chain: SMB2_RDMA_TRANSFORM, one SMB2_RDMA_CRYPTO_TRANS
 response carries the first two only.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul
-
 from smb3server.wire.fields import record_at
 from smb3server.wire.read_write import TAIL, Channel, descriptors, pack_descriptors
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int16ul, Int32ul
 from smbdirect.message_transport import RemoteBuffer
 
 

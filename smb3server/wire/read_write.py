@@ -1,17 +1,14 @@
 """READ and WRITE, and the buffer descriptors they carry. [MS-SMB2 2.2.19 to 2.2.22, MS-SMBD 2.2.3.1]"""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
 from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
+from smbdirect.codec import Codec, new_record
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 from smbdirect.message_transport import RemoteBuffer
 
 
@@ -131,6 +128,9 @@ def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuf
     end = offset + length
     if length == 0 or length % BUFFER_DESCRIPTOR.size or offset < TAIL or end > len(message):
         raise DecodeError(f"{length} bytes of buffer descriptors at {offset} in a message of {len(message)}")
+    if length == BUFFER_DESCRIPTOR.size:
+        # One is what nearly all requests have: made without a call of Python code.
+        return [new_record(RemoteBuffer, BUFFER_DESCRIPTOR.fields_from(message, offset))]
     return list(map(RemoteBuffer._make, BUFFER_DESCRIPTOR.iter_fields(message[offset:end])))
 
 

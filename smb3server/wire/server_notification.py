@@ -1,12 +1,9 @@
 """SERVER_TO_CLIENT_NOTIFICATION: the server says that a session has ended. [MS-SMB2 2.2.44]"""
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int16ul, Int32ul
 
 SERVER_TO_CLIENT_NOTIFICATION = 0x13
 """Its Command. No request has it, so it is not in ``header.Command``. [MS-SMB2 2.2.1]"""

@@ -1,13 +1,10 @@
 """SESSION_SETUP, LOGOFF, TREE_CONNECT, TREE_DISCONNECT, ECHO. [MS-SMB2 2.2.5 to 2.2.12, 2.2.28, 2.2.29]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 
 BINDING = 0x01
 """SMB2_SESSION_FLAG_BINDING."""

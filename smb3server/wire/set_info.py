@@ -1,12 +1,9 @@
 """SET_INFO. [MS-SMB2 2.2.39, 2.2.40]"""
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smb3server.wire.fields import Message
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 
 
 class SetInfoRequest(NamedTuple):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.core import constants
 from smbdirect.core.constants import DATA_ALIGNMENT, DATA_OFFSET, VERSION_1_0, DataFlags
 from smbdirect.core.credits import Credits
@@ -200,7 +200,10 @@ class Connection:
             or self.role is not Role.ESTABLISHED
         ):
             return None
-        granted = state.spend()
+        # As Credits.spend: there is more than one.
+        state.send_credits -= 1
+        granted = min(state.receives_posted - state.receive_credits, 0xFFFF)
+        state.receive_credits += granted
         return [
             DATA_TRANSFER_PADDED.pack_fields(state.send_credit_target, granted, 0, 0, 0, DATA_OFFSET, length, 0),
             *segments,
@@ -435,7 +438,7 @@ class Connection:
         if remaining or not data_length:
             return None
         token, self.invalidated_token = self.invalidated_token, None
-        return MessageReceived(data if buffer is None else buffer.view, buffer, token)
+        return new_record(MessageReceived, (data if buffer is None else buffer.view, buffer, token))
 
     def _fault(self, header: tuple[int, ...], length: int) -> ProtocolError:
         """Return the error for a message of ``length`` bytes, which breaks at least one rule. [MS-SMBD 3.1.5.8]"""

@@ -1,14 +1,11 @@
 """The layouts of SMB Direct messages, and the output of the core: events about received messages, and Sends to be
 posted. A message has no type field: its position in the conversation determines the type. [MS-SMBD 2.2]"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul
-
 from smbdirect.codec import Buffer, Codec
+from smbdirect.fields import Int16ul, Int32ul, Int64ul
 from smbdirect.message_transport import PooledBuffer
 
 

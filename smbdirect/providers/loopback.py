@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers import memory
@@ -56,6 +56,7 @@ CAPABILITIES = Capabilities(
 )
 
 _FIRST_EPHEMERAL_PORT = 49152
+_RECEIVE, _OK = Operation.RECEIVE, Status.OK
 
 
 @dataclass(slots=True)
@@ -134,7 +135,8 @@ class LoopbackEndpoint(BaseEndpoint):
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
-        self._want_registered([buffer])
+        if self._domain is not None:
+            self._want_registered(self._domain, [buffer])
         self._receives.append((buffer, context))
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
@@ -153,15 +155,12 @@ class LoopbackEndpoint(BaseEndpoint):
     def _check(self, request: WorkRequest) -> None:
         length = sum(map(len, request.segments))
         self.capabilities.check(request, length)
-        if not isinstance(request, Send) or length > self.capabilities.max_inline:
-            self._want_registered(request.segments)
+        if self._domain is not None and (type(request) is not Send or length > self.capabilities.max_inline):
+            self._want_registered(self._domain, request.segments)
 
-    def _want_registered(self, segments: Sequence[Buffer]) -> None:
-        """Raise ``ProviderError`` for an unregistered segment, as a device does, if local buffers need a
+    def _want_registered(self, domain: LocalDomain, segments: Sequence[Buffer]) -> None:
+        """Raise ``ProviderError`` for an unregistered segment, as a device does whose local buffers need a
         registration."""
-        domain = self._domain
-        if domain is None:
-            return
         for segment in segments:
             if domain.covers(segment):
                 continue
@@ -222,23 +221,25 @@ class LoopbackEndpoint(BaseEndpoint):
         if self._requests:
             self._schedule()
             return
-        self._place()
-        self._run_held_reads()
+        if self._unplaced:
+            self._place()
+        if self._held:
+            self._run_held_reads()
         if self.life is Life.CLOSING:
             self.fail(CloseReason(CloseCause.LOCAL), CloseReason(CloseCause.PEER))
 
     def _carry_out(self, request: WorkRequest) -> None:
-        if isinstance(request, Send):
-            self._place()
-            self._send(request)
-        elif isinstance(request, Write):
+        if isinstance(request, Write):
             self._write(request)
-        else:
+            return
+        if self._unplaced:
             self._place()
-            if self._provider.faults.hold_reads or self._held:
-                self._held.append((request, []))
-            else:
-                self._read(request)
+        if isinstance(request, Send):
+            self._send(request)
+        elif self._provider.faults.hold_reads or self._held:
+            self._held.append((request, []))
+        else:
+            self._read(request)
 
     def _send(self, request: Send) -> None:
         peer = self.peer
@@ -264,7 +265,7 @@ class LoopbackEndpoint(BaseEndpoint):
             buffer[position : position + len(segment)] = segment
             position += len(segment)
         self.counters["sends"] += 1
-        peer._complete(Completion(Operation.RECEIVE, Status.OK, context, length, request.invalidate))
+        peer._complete(new_record(Completion, (_RECEIVE, _OK, context, length, request.invalidate)))
         self._finish(request)
 
     def _target(self, request: Write | Read, right: Access) -> memoryview | None:
@@ -313,8 +314,6 @@ class LoopbackEndpoint(BaseEndpoint):
 
     def _place(self) -> None:
         """Place the data of earlier Writes, except in regions that are no longer valid (these must not change)."""
-        if not self._unplaced:
-            return
         pieces, self._unplaced = self._unplaced, []
         assert self.peer is not None
         alive = [region.memory for region in self.peer.regions]
@@ -375,7 +374,7 @@ class LoopbackEndpoint(BaseEndpoint):
         """Complete with success, after any Read that is still held (completions keep the posting order)."""
         self._queued -= 1
         if request.signalled:
-            completion = Completion(request.operation, Status.OK, request.context)
+            completion = new_record(Completion, (request.operation, _OK, request.context, 0, None))
             if self._held:
                 self._held[-1][1].append(completion)
             else:

@@ -3,6 +3,7 @@ checks itself, and a protection domain without a device."""
 
 from __future__ import annotations
 
+import array
 import asyncio
 import enum
 import errno
@@ -50,6 +51,8 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
     return view if view.ndim == 1 and view.format == "B" else view.cast("B")
 
 
+_TOKENS = 64
+"""How many tokens are drawn at once."""
 _NOTHING = memoryview(b"")
 _NOWHERE = 0, 0
 _IOV_MAX = 1024
@@ -229,6 +232,8 @@ class RegionTable:
     def __init__(self) -> None:
         self._regions: dict[int, Region] = {}
         """The endpoint's own, by token. Invariant: contains the valid regions and no others."""
+        self._random = array.array("I")
+        """Random numbers for tokens to come. To ask the system for each would cost a call for each RDMA Read."""
         self._shared: SharedRegions | None = None
         self.on_invalidated: Callable[[Region], None] = ignore
         """Called with each region that becomes invalid while the connection exists: a transfer may be using it."""
@@ -265,7 +270,9 @@ class RegionTable:
     def new_token(self) -> int:
         """Return an unpredictable token that no region of this endpoint has."""
         while True:
-            token = secrets.randbits(32)
+            if not self._random:
+                self._random = array.array("I", secrets.token_bytes(_TOKENS * 4))
+            token = self._random.pop()
             if token and self.get(token) is None:
                 return token
 

@@ -15,11 +15,18 @@ Reading order: ``pool`` (buffers) -> ``registrations`` and ``receives`` -> ``wor
 connecting).
 """
 
-from smbdirect.errors import ConnectionLost, DecodeError, ProviderError
-from smbdirect.rdma.connection import Batch, Connection
-from smbdirect.rdma.endpoints import Listener, connect, domain, listen, open_connection
-from smbdirect.rdma.errors import AccessRefused, MessageTooLong, NotSupported, OutOfRange, RdmaError
-from smbdirect.rdma.regions import Domain, Handle, Region, Rights
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smbdirect.errors import ConnectionLost, DecodeError, ProviderError
+    from smbdirect.rdma.connection import Batch, Connection
+    from smbdirect.rdma.endpoints import Listener, connect, domain, listen, open_connection
+    from smbdirect.rdma.errors import AccessRefused, MessageTooLong, NotSupported, OutOfRange, RdmaError
+    from smbdirect.rdma.regions import Domain, Handle, Region, Rights
+
 
 __all__ = [
     "AccessRefused",
@@ -42,3 +49,33 @@ __all__ = [
     "listen",
     "open_connection",
 ]
+_HOMES = {
+    "AccessRefused": "smbdirect.rdma.errors",
+    "Batch": "smbdirect.rdma.connection",
+    "Connection": "smbdirect.rdma.connection",
+    "ConnectionLost": "smbdirect.errors",
+    "DecodeError": "smbdirect.errors",
+    "Domain": "smbdirect.rdma.regions",
+    "Handle": "smbdirect.rdma.regions",
+    "Listener": "smbdirect.rdma.endpoints",
+    "MessageTooLong": "smbdirect.rdma.errors",
+    "NotSupported": "smbdirect.rdma.errors",
+    "OutOfRange": "smbdirect.rdma.errors",
+    "ProviderError": "smbdirect.errors",
+    "RdmaError": "smbdirect.rdma.errors",
+    "Region": "smbdirect.rdma.regions",
+    "Rights": "smbdirect.rdma.regions",
+    "connect": "smbdirect.rdma.endpoints",
+    "domain": "smbdirect.rdma.endpoints",
+    "listen": "smbdirect.rdma.endpoints",
+    "open_connection": "smbdirect.rdma.endpoints",
+}
+"""Where each name is. Its module is loaded when it is used: who needs ``pool`` alone does not pay for the others."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

@@ -4,14 +4,11 @@ Each message begins with the receives that its sender has posted since the last 
 message that grants some: so the two sides never wait for each other.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
-
-from construct import Int8ul, Int16ul, Int32ul
 
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int8ul, Int16ul, Int32ul
 
 _VERSION = 1
 MIN_RECEIVES = 4

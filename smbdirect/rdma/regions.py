@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
-from construct import Int8ul, Int16ul, Int32ul, Int64ul
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
+from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access, Capabilities, MemoryRegion, SharedRegions
 from smbdirect.rdma.errors import NotSupported, OutOfRange

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import PooledBuffer, RemoteBuffer
 from smbdirect.providers.base import (
@@ -20,7 +20,6 @@ from smbdirect.providers.base import (
     MemoryRegion,
     Read,
     RemoteSegment,
-    WorkRequest,
     Write,
 )
 from smbdirect.rdma.pool import BufferPool
@@ -120,15 +119,16 @@ class Transfers:
             except ProviderError as error:
                 self._end_soon(on_done, error)
                 return
-        capabilities = self._endpoint.capabilities
-        requests: list[WorkRequest]
-        if total <= remote[0].length and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
-            requests = [Write(local, RemoteSegment(remote[0].token, remote[0].offset, total), signalled=False)]
-        else:
-            pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
-            requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
-        self._counters["bytes_rdma_written"] += total
-        self._counters["rdma_writes"] += len(requests)
+        capabilities, counters = self._endpoint.capabilities, self._counters
+        counters["bytes_rdma_written"] += total
+        address, token, length = remote[0]
+        if total <= length and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
+            counters["rdma_writes"] += 1
+            self.work.add_one(Write(local, new_record(RemoteSegment, (token, address, total)), None, False), on_done)
+            return
+        pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
+        requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
+        counters["rdma_writes"] += len(requests)
         self.work.add(requests, on_done)
 
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
@@ -136,21 +136,23 @@ class Transfers:
         total = sum(map(len, local))
         if not self._begin(remote, total, on_done):
             return
-        try:
-            for view in local:
-                self.cache.add(view)
-        except ProviderError as error:
-            self._loop.call_soon(on_done, error)
+        if self.cache.needed:
+            try:
+                for view in local:
+                    self.cache.add(view)
+            except ProviderError as error:
+                self._loop.call_soon(on_done, error)
+                return
+        capabilities, counters = self._endpoint.capabilities, self._counters
+        counters["bytes_rdma_read"] += total
+        address, token, length = remote[0]
+        if total <= length and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
+            counters["rdma_reads"] += 1
+            self.work.add_one(Read(local, new_record(RemoteSegment, (token, address, total))), on_done)
             return
-        capabilities = self._endpoint.capabilities
-        requests: list[WorkRequest]
-        if total <= remote[0].length and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
-            requests = [Read(local, RemoteSegment(remote[0].token, remote[0].offset, total))]
-        else:
-            pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
-            requests = [Read(segments, segment) for segment, segments in pieces]
-        self._counters["bytes_rdma_read"] += total
-        self._counters["rdma_reads"] += len(requests)
+        pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
+        requests = [Read(segments, segment) for segment, segments in pieces]
+        counters["rdma_reads"] += len(requests)
         self.work.add(requests, on_done)
 
     def change(

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from smbdirect.codec import new_record
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import Completion, Endpoint, Read, Status, WorkRequest
 
@@ -68,10 +69,13 @@ class WorkQueue:
 
     def add(self, requests: Sequence[WorkRequest], on_done: OnDone | None) -> None:
         """Queue ``requests``; ``on_done`` is called when the last of them is done. Nothing is posted yet."""
-        waiting = self.waiting
         if len(requests) > 1:
-            waiting.extend([(request, None, 0) for request in requests[:-1]])
-        waiting.append((requests[-1], on_done, 0))
+            self.waiting.extend([(request, None, 0) for request in requests[:-1]])
+        self.add_one(requests[-1], on_done)
+
+    def add_one(self, request: WorkRequest, on_done: OnDone | None) -> None:
+        """Queue ``request``; ``on_done`` is called when it is done. Nothing is posted yet."""
+        self.waiting.append((request, on_done, 0))
         if not self.corked:
             self._wake()
 
@@ -93,7 +97,7 @@ class WorkQueue:
             if on_done is not None:
                 endings.append(on_done)
             if size >= self._signal_every or (endings and not left) or isinstance(request, Read):
-                request.context = _Group(size, endings, length)
+                request.context = new_record(_Group, (size, endings, length))
                 request.signalled = True
                 endings, size, length = [], 0, 0
         self._posted += count

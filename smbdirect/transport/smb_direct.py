@@ -18,7 +18,7 @@ from typing import NamedTuple
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.messages import Established, MessageReceived, NegotiationFailed, OutgoingSend
+from smbdirect.core.messages import Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
@@ -50,6 +50,7 @@ from smbdirect.transport.rdma import Rdma
 from smbdirect.unauthenticated import Allowance
 
 _log = logging.getLogger(__name__)
+_RECEIVE = Operation.RECEIVE
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` waits for the peer to accept the queued messages."""
@@ -206,6 +207,10 @@ class SmbDirectTransport:
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
         self._pump_wanted = False
         """Set when there may be more to do at the end of a batch than ``_completed`` sees."""
+        self._following = 0
+        """How many completions of the batch follow the one that is being handled; 0 outside a batch."""
+        self._at_end: Callable[[], None] | None = None
+        """See ``at_end_of_turn``. Invariant: None unless a batch is being handled."""
         self._timer: asyncio.TimerHandle | None = None
         """Invariant: it fires no later than ``connection.next_deadline()`` while the connection is not dead."""
         self._close_timer: asyncio.TimerHandle | None = None
@@ -306,19 +311,27 @@ class SmbDirectTransport:
             invalidate = None
         on_done = None if on_sent is None else partial(_sent, on_sent)
         length = sum(map(len, segments))
-        credits = self.connection.credits
+        counters, connection = self.counters, self.connection
+        credits = connection.credits
         before = credits.receive_credits
-        whole = self.connection.whole_message(segments, length)
+        whole = connection.whole_message(segments, length)
         if whole is None:
-            self.connection.send_message(segments, invalidate, _Queued(on_done, length))
+            connection.send_message(segments, invalidate, _Queued(on_done, length))
         else:
-            self.counters["credits_granted"] += credits.receive_credits - before
+            counters["credits_granted"] += credits.receive_credits - before
         self.pending_send_bytes += length
-        self.counters["messages_sent"] += 1
-        self.counters["bytes_sent_inline"] += length
+        counters["messages_sent"] += 1
+        counters["bytes_sent_inline"] += length
         try:
             if whole is not None:
-                self._queue_send(whole, invalidate, on_done, length)
+                if self.rdma.cache.needed:
+                    self._queue_send(whole, invalidate, on_done, length)
+                else:
+                    # As in _queue_send, without a call for each message.
+                    counters["sends"] += 1
+                    if invalidate is not None:
+                        counters["remote_invalidations_sent"] += 1
+                    self._work.waiting.append((Send(whole, None, invalidate, False), on_done, length))
                 if not self._work.corked:
                     self._post()
             elif not self._work.corked:
@@ -345,7 +358,16 @@ class SmbDirectTransport:
             self._arm_timer()
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
-        return False
+        """See ``MessageTransport``. A batch of completions is a turn, up to the first that is not a receive."""
+        if not self._following:
+            return False
+        self._at_end = callback
+        return True
+
+    def _end_turn(self) -> None:
+        callback, self._at_end = self._at_end, None
+        if callback is not None:
+            callback()
 
     def acquire(self, size: int) -> PoolBuffer:
         """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
@@ -412,13 +434,20 @@ class SmbDirectTransport:
         """Process a batch of completions and send everything that it caused at its end."""
         work = self._work
         work.corked = True
+        self._following = len(completions)
         try:
             for completion in completions:
-                if completion.operation is Operation.RECEIVE:
+                self._following -= 1
+                if completion[0] is _RECEIVE:
                     self._received(completion)
                 else:
+                    if self._at_end is not None:
+                        self._end_turn()
                     self.pending_send_bytes -= work.completed(completion)
         finally:
+            self._following = 0
+            if self._at_end is not None:
+                self._end_turn()
             work.corked = False
         connection, credits = self.connection, self.connection.credits
         if (
@@ -436,21 +465,19 @@ class SmbDirectTransport:
 
     def _received(self, completion: Completion) -> None:
         """Process one completed receive."""
-        buffer = completion.context
+        _, status, buffer, length, invalidated = completion
         assert isinstance(buffer, ReceiveBuffer)
-        if completion.status is not Status.OK or self.life >= Life.DEAD:
+        if status is not Status.OK or self.life >= Life.DEAD:
             self._receives.free.append(buffer)
             return
-        counters = self.counters
+        counters, connection = self.counters, self.connection
         counters["receives"] += 1
-        credits = self.connection.credits
+        credits = connection.credits
         before = credits.send_credits
-        if completion.invalidated is not None:
+        if invalidated is not None:
             counters["remote_invalidations_received"] += 1
         try:
-            event = self.connection.receive_message(
-                buffer.view[: completion.length], self.loop.time(), completion.invalidated
-            )
+            event = connection.receive_message(buffer.view[:length], self.loop.time(), invalidated)
             if credits.receives_posted <= credits.low:
                 # Before the message is handled: its reply can then grant them.
                 self._post_receives()
@@ -459,41 +486,45 @@ class SmbDirectTransport:
             self._terminate(error)
             return
         counters["credits_received"] += credits.send_credits - before
-        if type(event) is MessageReceived:
+        if event is None:
+            self._receives.free.append(buffer)
+        elif type(event) is MessageReceived:
+            view, pooled, token = event
             counters["messages_received"] += 1
-            counters["bytes_received_inline"] += len(event.view)
-            owner: ReceiveBuffer | PooledBuffer = buffer
-            if event.buffer is not None:
+            counters["bytes_received_inline"] += len(view)
+            if pooled is not None:
                 self._receives.free.append(buffer)
-                owner = event.buffer
-            message = Message(self, event.view, owner, event.invalidated)
+            message = Message(self, view, buffer if pooled is None else pooled, token)
             if self._on_message is None or self._paused or self._backlog:
                 self._backlog.append(message)
             elif self.life is Life.CLOSING:
                 message.release()
             else:
-                self._hand_up(message)
-            return
-        self._receives.free.append(buffer)
+                try:
+                    self._on_message(message)
+                except Exception as error:
+                    self._failed(message, error)
+        else:
+            self._receives.free.append(buffer)
+            self._advanced(event)
+
+    def _advanced(self, event: Event) -> None:
+        """Note how negotiation has ended."""
+        self._pump_wanted = True
         if type(event) is Established:
-            self._pump_wanted = True
             if self.life is Life.OPENING:
                 self.life = change(self.life, Life.OPEN)
             if self.on_established is not None:
                 self.on_established(self)
         elif type(event) is NegotiationFailed:
-            self._pump_wanted = True
             self._error = ProtocolError(event.detail, "MS-SMBD 3.1.5.6")
 
-    def _hand_up(self, message: Message) -> None:
-        """Pass a message to the upper layer. If that fails, only this connection is terminated."""
-        assert self._on_message is not None
-        try:
-            self._on_message(message)
-        except Exception as error:
-            _log.exception("%s: handling a message failed", self.peer_address)
-            message.release()
-            self._terminate(error)
+    def _failed(self, message: Message, error: Exception) -> None:
+        """Terminate this connection, and no other: the upper layer failed to handle a message."""
+        self._end_turn()
+        _log.error("%s: handling a message failed", self.peer_address, exc_info=error)
+        message.release()
+        self._terminate(error)
 
     def _deliver_backlog(self) -> None:
         self._work.corked = True
@@ -502,8 +533,11 @@ class SmbDirectTransport:
                 message = self._backlog.popleft()
                 if self.life >= Life.CLOSING:
                     message.release()
-                else:
-                    self._hand_up(message)
+                    continue
+                try:
+                    self._on_message(message)
+                except Exception as error:
+                    self._failed(message, error)
         finally:
             self._work.corked = False
         self._pump()
@@ -639,6 +673,7 @@ class SmbDirectTransport:
 
     def _die(self) -> None:
         """Send and accept nothing more. Idempotent."""
+        self._end_turn()
         if self.life < Life.DEAD:
             self.life = change(self.life, Life.DEAD)
         self._work.stop(self._error or self._end or "the connection ended")

@@ -27,7 +27,7 @@ class Lanes:
         self.on = True
         self.taken = 0
         self._run = run
-        take = FastLane.take
+        take, finish = FastLane.take, FastLane.finish
 
         def counted(lane: FastLane, *message: Any) -> bool:
             taken = self.on and take(lane, *message)
@@ -35,6 +35,7 @@ class Lanes:
             return taken
 
         monkeypatch.setattr(FastLane, "take", counted)
+        monkeypatch.setattr(FastLane, "finish", lambda lane, *answer: self.on and finish(lane, *answer))
 
     def both(self, steps: Sequence[Step], protection: str = "none") -> None:
         """Play ``steps`` with and without the lane, and compare."""

@@ -12,7 +12,7 @@ def _rooms(package: str, *names: str) -> tuple[str, ...]:
 
 
 ROOMS = (
-    *_rooms("smbdirect", "errors", "codec", "life", "native", "tcp_info", "unauthenticated"),
+    *_rooms("smbdirect", "errors", "fields", "codec", "life", "native", "tcp_info", "unauthenticated"),
     *_rooms("smbdirect", "message_transport", "tapping"),
     *_rooms("smbdirect", "core", "providers", "rdma", "transport"),
     *_rooms("smb3server", "process", "wire", "backends", "crypto", "access", "auth", "net", "admin", "settings"),
@@ -47,7 +47,7 @@ Each name covers everything below it; if two cover a module, the longer one dete
 covers has no room yet: add one here.
 """
 
-CORE = _rooms("smbdirect", "errors", "codec", "life", "core")
+CORE = _rooms("smbdirect", "errors", "fields", "codec", "life", "core")
 PROTOCOLS = (
     *_rooms("smbdirect.providers.iwarp", "mpa", "ddp", "rdmap", "layout"),
     *_rooms("smbdirect.providers.roce", "headers", "icrc", "retry", "requester", "responder", "queue_pair"),

@@ -198,7 +198,8 @@ class SpaceOf:
     def __enter__(self) -> None:
         if _row.kept is self:
             return
-        _row.leave()
+        if _row.kept is not None:
+            _row.leave()
         self._take()
         if _row.under_way:
             _row.kept = self

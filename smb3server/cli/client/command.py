@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
-from smb3server.cli.client.bench import bench
-from smb3server.cli.client.change import mkdir, mv, rm
-from smb3server.cli.client.copy import cp, get, put, sync
-from smb3server.cli.client.look import cat, du, ls, stat, tree, watch
+_MODULES = {
+    **dict.fromkeys(("ls", "tree", "stat", "du", "cat"), "look"),
+    **dict.fromkeys(("get", "put", "cp"), "copy"),
+    **dict.fromkeys(("mv", "rm", "mkdir"), "change"),
+    "sync": "copy",
+    "watch": "look",
+    "bench": "bench",
+}
+"""The module of each command, in the order of the help."""
 
 
-@click.group()
+class Commands(click.Group):
+    """The commands, which are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return None
+        found = getattr(importlib.import_module(f"smb3server.cli.client.{_MODULES[cmd_name]}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=Commands)
 def command() -> None:
     """Copy and look at files of any SMB 3 server, by RDMA (SMB Direct) with a NIC for it, or in software if asked.
 
@@ -24,7 +45,3 @@ def command() -> None:
       smb3server client sync --delete ~/work smb://alice@nas/data/work
       smb3server client bench smb://alice@nas/data --rdma=iwarp
     """
-
-
-for _command in (ls, tree, stat, du, cat, get, put, cp, mv, rm, mkdir, sync, watch, bench):
-    command.add_command(_command)

@@ -37,7 +37,12 @@ def _copy_options(function: _Decorated) -> _Decorated:
     for option in reversed(
         (
             click.option(
-                "-j", "--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Files at a time."
+                "-j",
+                "--jobs",
+                type=click.IntRange(1, 64),
+                default=4,
+                show_default=True,
+                help="Files at a time; of those up to 64 KiB eight times as many.",
             ),
             click.option(
                 "--exclude",

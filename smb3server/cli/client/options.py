@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -281,6 +280,8 @@ def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]])
     try:
         import uvloop
     except ImportError:
+        import asyncio
+
         runner = asyncio.run
     else:
         runner = uvloop.run

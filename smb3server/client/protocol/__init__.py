@@ -1,8 +1,9 @@
 """Offer a small asynchronous SMB client over any ``MessageTransport``, TCP and SMB Direct alike. [MS-SMB2 3.2]
 
 Reading order: ``messages`` (requests, responses, and the ways of data) -> ``negotiation`` and ``silence`` (how long an
-answer may take) -> ``exposed`` (memory for RDMA) -> ``connection`` (requests, credits) -> ``payloads`` (how data
-travels) -> ``tree`` (the operations on files) -> ``session`` (logon, trees, further channels) -> ``interfaces`` and
+answer may take) -> ``exposed`` (memory for RDMA) -> ``connection`` (requests, chains, credits) -> ``payloads`` (how
+data travels) -> ``steps`` (requests on an open, alone or in chains) -> ``tree`` (the operations on files) -> ``ntlm``
+and ``kerberos`` -> ``session`` (logon, trees, further channels) -> ``interfaces`` and
 ``referrals`` -> ``transports`` (TCP and SMB Direct).
 
     connection = await Client.connect(await open_tcp("server", 445))

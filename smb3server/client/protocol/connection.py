@@ -10,7 +10,17 @@ from typing import Self
 
 from smb3server.client.protocol import negotiation
 from smb3server.client.protocol.exposed import ExposedPool
-from smb3server.client.protocol.messages import CREDIT_SIZE, Break, Call, Payloads, Protection, Reply, ServerError
+from smb3server.client.protocol.messages import (
+    CREDIT_SIZE,
+    Break,
+    Call,
+    Chains,
+    Part,
+    Payloads,
+    Protection,
+    Reply,
+    ServerError,
+)
 from smb3server.client.protocol.silence import Silence
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -32,6 +42,7 @@ transport's buffer.
 """
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 
 
 class Requests:
@@ -61,6 +72,7 @@ class Requests:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._loop = asyncio.get_running_loop()
         self._finished = self._loop.create_future()
+        self.chains = Chains()
         self._silence = Silence(self._calls, self._probe, self._give_up)
         transport.start(self._receive, self._lost)
 
@@ -237,6 +249,49 @@ class Requests:
             raise
         return started
 
+    def _charge(self, payload: int) -> int:
+        return max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
+
+    def can_chain(self, parts: Sequence[Part]) -> bool:
+        """Return whether the credits held, with those that outstanding responses will return, pay for a chain."""
+        charge = sum(self._charge(part.payload) for part in parts)
+        return charge <= self.credits or charge <= min(self._reach, self.credits_wanted)
+
+    async def start_chain(
+        self, parts: Sequence[Part], session: Protection, tree_id: int = 0, flags: int = 0
+    ) -> list[Call]:
+        """Send related requests in one message as soon as there are enough credits, and return them.
+
+        ``flags`` are added to those of the first one. Each is signed for itself, with its padding; a chain is encrypted
+        as a whole. Raises ``ConnectionLost``, and ``ProtocolError`` as ``start`` does. [MS-SMB2 3.2.4.1.4]
+        """
+        charges = [self._charge(part.payload) for part in parts]
+        total = sum(charges)
+        if self.credits < total or self.closed is not None:
+            await self._wait_for_credits(total)
+        encrypt = session.encrypt or tree_id in session.encrypted_trees
+        signed = not encrypt and session.sign
+        if (session.cipher if encrypt else session.signer) is None and (encrypt or signed):
+            raise ProtocolError("requests must be protected, and there is no key", "MS-SMB2 3.2.4.1.4")
+        calls: list[Call] = []
+        segments: list[Buffer] = []
+        last = len(parts) - 1
+        for number, part in enumerate(parts):
+            call = self._enter(part.command, charges[number], session, tree_id, signed, encrypt, flags)
+            flags = _RELATED
+            calls.append(call)
+            header = call.header
+            length = HEADER_SIZE + sum(map(len, part.body))
+            padding = -length % 8 if number < last else 0
+            if number < last:
+                header = header._replace(next_command=length + padding)
+            message = bytearray().join((HEADER.pack_fields(*header), *part.body, bytes(padding)))
+            if signed and session.signer is not None:
+                sign_request(message, session.signer)
+            segments.append(message)
+        self._send(segments, session, encrypt)
+        return calls
+
     def _enter(
         self,
         command: int,
@@ -272,8 +327,11 @@ class Requests:
         """Bytes that one request can carry with the credits held and those that outstanding responses will return."""
         if not self.supports_multi_credit:
             return CREDIT_SIZE
-        reach = self.credits + sum(entry.charge for entry in self._calls.values() if not entry.async_id)
-        return max(1, min(reach, self.credits_wanted)) * CREDIT_SIZE
+        return max(1, min(self._reach, self.credits_wanted)) * CREDIT_SIZE
+
+    @property
+    def _reach(self) -> int:
+        return self.credits + sum(entry.charge for entry in self._calls.values() if not entry.async_id)
 
     async def _wait_for_credits(self, charge: int) -> None:
         """Wait until there are ``charge`` credits. Raise ``ProtocolError`` if the server does not grant them."""

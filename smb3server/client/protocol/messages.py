@@ -6,8 +6,9 @@ import asyncio
 import enum
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
@@ -15,6 +16,7 @@ from smb3server.wire.header import Header
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak
 from smb3server.wire.rdma_transform import RdmaTransformId
 from smb3server.wire.status import StatusError
+from smbdirect.codec import Buffer
 from smbdirect.errors import ProtocolError
 from smbdirect.message_transport import InboundMessage
 
@@ -29,6 +31,10 @@ class ServerError(StatusError):
 
 class UnprovenServer(ProtocolError):
     """The server offers a session without the protection that was asked for. It need not know the user's password."""
+
+
+class LogonError(Exception):
+    """A logon that came to no end: there is no ticket, or the server's part of it is wrong."""
 
 
 @dataclass(slots=True)
@@ -89,6 +95,25 @@ class Call:
     """AsyncId of the interim response (STATUS_PENDING); 0 before it."""
     since: float = 0.0
     """The event loop's time from which the server has had this request to answer; 0 if it is not known."""
+
+
+class Part(NamedTuple):
+    """One request of a chain."""
+
+    command: int
+    body: Sequence[Buffer]
+    payload: int = 0
+    """Bytes that are sent or expected."""
+
+
+@dataclass(slots=True)
+class Chains:
+    """What is known of how a server takes chains of related requests."""
+
+    allowed: bool = True
+    """Whether they are sent."""
+    proven: bool = False
+    """Whether the server has answered one as it should."""
 
 
 class Way(enum.Enum):

@@ -7,8 +7,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import spnego
-
 from smb3server.auth.ntlm_messages import (
     AUTHENTICATE_FIELDS,
     NEGOTIATE_FIELDS,
@@ -19,6 +17,7 @@ from smb3server.auth.ntlm_messages import (
 from smb3server.client.protocol import negotiation
 from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.messages import Reply, UnprovenServer
+from smb3server.client.protocol.ntlm import NtlmLogon
 from smb3server.client.protocol.tree import Tree
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import SessionCipher
@@ -111,22 +110,20 @@ class ClientSession:
         self._named = name or (f"the user with a ticket for cifs/{kerberos_host}" if kerberos_host else "")
         context: Any = AnonymousLogon()
         if self._named:
-            context = spnego.client(
-                name or None,
-                password or None if kerberos_host else password,
-                hostname=kerberos_host or client.transport.peer_address[0],
-                service="cifs",
-                protocol="negotiate",
-            )
+            if kerberos_host:
+                # Who has no ticket does not pay for the import.
+                from smb3server.client.protocol.kerberos import TicketLogon
+
+                context = await asyncio.to_thread(TicketLogon, name, password, kerberos_host)
+            else:
+                context = NtlmLogon(user, password, domain, client.transport.peer_address[0])
 
         async def step(token: bytes | None) -> bytes | None:
             # Kerberos may ask its servers for tickets here; other connections must not wait for that.
             made: bytes | None = await asyncio.to_thread(context.step, token) if kerberos_host else context.step(token)
             return made
 
-        token = await step((client.negotiated.token if self._named else b"") or None)
-        if kerberos_host and context.negotiated_protocol != "kerberos":
-            raise ProtocolError(f"no Kerberos ticket for cifs/{kerberos_host}", "MS-SMB2 3.2.4.2.3")
+        token = await step((client.negotiated.token or None) if kerberos_host else None)
         for _ in range(_MAX_ROUNDS):
             reply = await self._exchange(token or b"")
             try:
@@ -135,7 +132,7 @@ class ClientSession:
                 self.session_id = reply.header.session_id
                 if reply.status == NtStatus.SUCCESS:
                     self.flags = response.session_flags
-                    if answer and not context.complete:
+                    if answer and (not context.complete or not kerberos_host):
                         await step(answer)
                     self._finish(context, reply)
                     return

@@ -8,14 +8,15 @@ import errno
 import itertools
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smb3server.net.tcp import TcpTransport
-from smbdirect.core.settings import Settings
 from smbdirect.message_transport import MessageTransport
-from smbdirect.providers.base import Provider
 from smbdirect.rdma.pool import BufferPool
-from smbdirect.transport.listen import connect
+
+if TYPE_CHECKING:
+    from smbdirect.core.settings import Settings
+    from smbdirect.providers.base import Provider
 
 MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
 """Largest response accepted, in bytes."""
@@ -120,6 +121,10 @@ async def open_rdma(
     provider: Provider, host: str, port: int = 5445, settings: Settings | None = None, timeout: float = 5.0
 ) -> MessageTransport:
     """Connect with SMB Direct over ``provider``. Raises ``ConnectionLost`` or ``ProtocolError``."""
+    # Who moves no data by RDMA does not pay for the imports.
+    from smbdirect.core.settings import Settings
+    from smbdirect.transport.listen import connect
+
     settings = settings or Settings(max_receive_size=RECEIVE_SIZE)
     transport = await connect(provider, host, port, settings, timeout=timeout)
     transport.trust(MAX_MESSAGE_SIZE)

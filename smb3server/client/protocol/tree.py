@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from smb3server.client.protocol import steps
 from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.exposed import LARGEST, ExposedBuffer, ExposedPool
-from smb3server.client.protocol.messages import CREDIT_SIZE, Call, Protection, Reply, ServerError, Way
+from smb3server.client.protocol.messages import CREDIT_SIZE, Call, Part, Protection, Reply, ServerError, Way
 from smb3server.client.protocol.payloads import Choice, choose, expose, reveal, transform_of_response
+from smb3server.client.protocol.steps import FileId, Step
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import close as close_wire
 from smb3server.wire import create as create_wire
@@ -21,7 +22,6 @@ from smb3server.wire import lock as lock_wire
 from smb3server.wire import query_directory as directory_wire
 from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
-from smb3server.wire import set_info as set_wire
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
 from smb3server.wire.create_contexts import RawContext
@@ -32,25 +32,35 @@ from smb3server.wire.query_info import InfoType
 from smb3server.wire.rdma_transform import CryptoTransform, pack_transforms
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
-from smbdirect.errors import DecodeError
+from smbdirect.errors import ConnectionLost, DecodeError
 from smbdirect.message_transport import RemoteBuffer
 
 READ = int(Access.GENERIC_READ)
 READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
 SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
-_FLUSH = struct.Struct("<QQQ")
-"""StructureSize and reserved fields, and the FileId. [MS-SMB2 2.2.17]"""
 _SUCCESS = (NtStatus.SUCCESS,)
 _BACKSLASH = "\\"
 _FOUND = (NtStatus.SUCCESS, NtStatus.END_OF_FILE)
 _OVERHEAD = 512
 """Bytes around the data of a READ or WRITE: transform header, header, body and padding, rounded up."""
+_NOT_UNDERSTOOD = frozenset(
+    [
+        NtStatus.FILE_CLOSED,
+        NtStatus.INVALID_PARAMETER,
+        NtStatus.INVALID_HANDLE,
+        NtStatus.NOT_SUPPORTED,
+        NtStatus.NOT_IMPLEMENTED,
+        NtStatus.INVALID_DEVICE_REQUEST,
+    ]
+)
 SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
 """SMB2_SHARE_TYPE_DISK and SMB2_SHARE_TYPE_PIPE. [MS-SMB2 2.2.10]"""
 SHARE_CAP_DFS = 0x00000008
 """SMB2_SHARE_CAP_DFS. [MS-SMB2 2.2.10]"""
 RDMA_THRESHOLD = 4096
-"""Bytes from which data is moved by RDMA; less costs more by RDMA than in the message. Linux uses the same number."""
+"""Bytes from which a NIC moves data by RDMA; less costs more by RDMA than in the message. Linux has the same."""
+SOFTWARE_RDMA_THRESHOLD = 65536
+"""The same for RDMA in software, where a registration and a further message cost more than a copy."""
 R = TypeVar("R")
 
 
@@ -90,6 +100,11 @@ def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Futu
         exposed.drop(buffer)
 
 
+def _is_not_understood(result: object) -> bool:
+    """Return whether a server that does not know related requests may answer so."""
+    return isinstance(result, ServerError) and result.status in _NOT_UNDERSTOOD
+
+
 def _check_range(offset: int, length: int) -> None:
     """Raise ``ValueError`` unless a file can have these bytes: offsets are 64-bit signed numbers. [MS-FSA 2.1.5.2]"""
     if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
@@ -120,6 +135,8 @@ class Tree:
         self.capabilities = capabilities
         """SMB2_SHARE_CAP_*."""
         self.is_pipe = share_type == SHARE_TYPE_PIPE
+        self.rdma_from = RDMA_THRESHOLD
+        """Bytes from which ``read`` and ``write`` move data by RDMA."""
         self.is_dfs = bool(capabilities & SHARE_CAP_DFS)
         """TreeConnect.IsDfsShare."""
 
@@ -185,6 +202,24 @@ class Tree:
         namespace get it with server and share before it. ``replay`` marks a request that was sent before and whose
         response was lost.
         """
+        flags, body = self._create_request(name, access, disposition, options, share, attributes, contexts, oplock)
+        if replay:
+            flags |= HeaderFlags.REPLAY_OPERATION
+        response, found = await self._ask(Command.CREATE, body, create_wire.parse_response, flags=flags)
+        return RemoteFile((response.persistent, response.volatile), response, found)
+
+    def _create_request(
+        self,
+        name: str,
+        access: int,
+        disposition: int,
+        options: int,
+        share: int,
+        attributes: int,
+        contexts: Sequence[RawContext] = (),
+        oplock: int = 0,
+    ) -> tuple[int, list[Buffer]]:
+        """Return the header's flags and the body of a CREATE."""
         record = create_wire.CreateRequest(
             requested_oplock_level=oplock,
             desired_access=access,
@@ -193,22 +228,17 @@ class Tree:
             create_disposition=disposition,
             create_options=options,
         )
-        flags = int(HeaderFlags.REPLAY_OPERATION) if replay else 0
+        flags = 0
         if self.is_dfs:
-            flags |= HeaderFlags.DFS_OPERATIONS
+            flags = int(HeaderFlags.DFS_OPERATIONS)
             name = f"{self.path.lstrip(_BACKSLASH)}\\{name}".rstrip(_BACKSLASH)
-        body = [create_wire.pack_request(record, name, contexts)]
-        response, found = await self._ask(Command.CREATE, body, create_wire.parse_response, flags=flags)
-        return RemoteFile((response.persistent, response.volatile), response, found)
+        return flags, [create_wire.pack_request(record, name, contexts)]
 
     async def close(self, file: RemoteFile, flags: int = 0) -> close_wire.CloseResponse:
         """Close an open. With POSTQUERY_ATTRIB among the ``flags``, the response has the file's times and size, if the
         server has set that flag there, too. [MS-SMB2 3.2.4.5]
         """
-        record = close_wire.CloseRequest(flags=flags, persistent=file.file_id[0], volatile=file.file_id[1])
-        return await self._ask(
-            Command.CLOSE, [close_wire.CLOSE_REQUEST.pack_fields(*record)], close_wire.parse_response
-        )
+        return await self._do(steps.close(flags), file.file_id)
 
     async def lock(self, file: RemoteFile, elements: Sequence[lock_wire.LockElement], sequence: int = 0) -> None:
         """Lock or unlock byte ranges. [MS-SMB2 3.2.4.19]
@@ -220,22 +250,113 @@ class Tree:
 
     async def flush(self, file: RemoteFile) -> None:
         """Write the file's cached data to disk. [MS-SMB2 3.2.4.10]"""
-        await self._ask(Command.FLUSH, [_FLUSH.pack(_FLUSH.size, *file.file_id)], len)
+        await self._do(steps.flush(), file.file_id)
 
     async def make_directory(self, name: str) -> None:
         """Create a directory; ``name`` is as for ``create``."""
         options = int(CreateOptions.DIRECTORY_FILE)
-        await self.close(await self.create(name, READ, CreateDisposition.CREATE, options))
+        await self.with_open(name, READ, (), CreateDisposition.CREATE, options)
 
     async def delete(self, name: str) -> None:
         """Delete a file or an empty directory."""
         options = int(CreateOptions.DELETE_ON_CLOSE | CreateOptions.OPEN_REPARSE_POINT)
-        await self.close(await self.create(name, int(Access.DELETE), CreateDisposition.OPEN, options))
+        await self.with_open(name, int(Access.DELETE), (), CreateDisposition.OPEN, options)
 
     async def rename(self, file: RemoteFile, target: str, replace: bool = False) -> None:
         """Rename the file to ``target``, a path from the share's root. The open needs DELETE access."""
         record = file_info.RenameInformation(int(replace), 0, target)
         await self.set_info(file, FileInfoClass.RENAME, file_info.encode_rename(record))
+
+    # Chains
+
+    async def with_open(
+        self,
+        name: str,
+        access: int,
+        wanted: Sequence[Step[Any]],
+        disposition: int = CreateDisposition.OPEN,
+        options: int = 0,
+    ) -> tuple[RemoteFile, list[Any]]:
+        """Open or create a file, do what is ``wanted`` on it, and close it, all in one message if the server takes
+        that. Return the file, which is closed, and the results.
+
+        What follows a failed request is done all the same, unless CREATE failed: so nothing may be wanted that relies
+        on what is before it. [MS-SMB2 3.2.4.1.4, 3.3.5.2.7.2]
+        """
+        file, results = await self.open_and(name, access, [*wanted, steps.close()], disposition, options)
+        for result in results:
+            if isinstance(result, ServerError):
+                raise result
+        return file, results[:-1]
+
+    async def open_and(
+        self,
+        name: str,
+        access: int,
+        wanted: Sequence[Step[Any]],
+        disposition: int = CreateDisposition.OPEN,
+        options: int = 0,
+        share: int = SHARE_ALL,
+    ) -> tuple[RemoteFile, list[Any]]:
+        """Do ``with_open`` without closing the file. Errors of what is ``wanted`` are among the results."""
+        flags, body = self._create_request(name, access, disposition, options, share, 0)
+        first = Part(Command.CREATE, body)
+        parts = [first, *(Part(step.command, step.body(steps.RELATED), step.payload) for step in wanted)]
+        chains = self.client.chains
+        if chains.allowed and self.client.can_chain(parts):
+            try:
+                replies = await self._chain(parts, flags)
+            except ConnectionLost:
+                # A server that ends the connection for a chain would do it for each.
+                chains.allowed = chains.proven
+                raise
+            created = self._result(replies[0], create_wire.parse_response, steps.SUCCESS)
+            results = [
+                self._result(reply, step.parse, step.accept) for reply, step in zip(replies[1:], wanted, strict=True)
+            ]
+            if not isinstance(created, ServerError):
+                file = RemoteFile((created[0].persistent, created[0].volatile), *created)
+                if chains.proven or not all(map(_is_not_understood, results)):
+                    chains.proven = True
+                    return file, results
+                chains.allowed = False
+                return file, await self.do_all(file, wanted)
+            if chains.proven or not _is_not_understood(created):
+                raise created
+            chains.allowed = False
+        file = RemoteFile((0, 0), *(await self._ask(Command.CREATE, body, create_wire.parse_response, flags=flags)))
+        file.file_id = file.response.persistent, file.response.volatile
+        return file, await self.do_all(file, wanted)
+
+    async def do_all(self, file: RemoteFile, wanted: Sequence[Step[Any]]) -> list[Any]:
+        """Do all that is ``wanted`` on an open, in order; errors are among the results."""
+        parts = [Part(step.command, step.body(file.file_id), step.payload) for step in wanted]
+        if self.client.chains.allowed and self.client.chains.proven and self.client.can_chain(parts):
+            replies = await self._chain(parts, 0)
+            return [self._result(reply, step.parse, step.accept) for reply, step in zip(replies, wanted, strict=True)]
+        results: list[Any] = []
+        for step in wanted:
+            try:
+                results.append(await self._do(step, file.file_id))
+            except ServerError as error:
+                results.append(error)
+        return results
+
+    async def _do(self, step: Step[R], file_id: FileId) -> R:
+        return await self._ask(step.command, step.body(file_id), step.parse, step.payload, step.accept)
+
+    async def _chain(self, parts: Sequence[Part], flags: int) -> list[Reply]:
+        """Send related requests, and return their responses."""
+        calls = await self.client.start_chain(parts, self.session, self.tree_id, flags)
+        return [await self.client.finish(call) for call in calls]
+
+    def _result(self, reply: Reply, parse: Callable[[memoryview], R], accept: Sequence[int]) -> R | ServerError:
+        try:
+            return parse(self.client.check(reply, accept).message)
+        except ServerError as error:
+            return error
+        finally:
+            reply.release()
 
     # Data
 
@@ -285,7 +406,7 @@ class Tree:
 
     async def _read_piece(self, file: RemoteFile, offset: int, length: int) -> bytes:
         exposed = self.client.exposed
-        way = Way.INLINE if exposed is None or length < RDMA_THRESHOLD else self.choice.way
+        way = Way.INLINE if exposed is None or length < self.rdma_from else self.choice.way
         if exposed is None or way is Way.INLINE:
             data = await self._read_inline(file, offset, length)
             self.client.payloads.read[Way.INLINE] += len(data)
@@ -409,7 +530,7 @@ class Tree:
 
     async def _write_piece(self, file: RemoteFile, offset: int, data: memoryview) -> int:
         exposed, length = self.client.exposed, len(data)
-        way = Way.INLINE if exposed is None or length < RDMA_THRESHOLD else self.choice.way
+        way = Way.INLINE if exposed is None or length < self.rdma_from else self.choice.way
         if exposed is None or way is Way.INLINE:
             count = await self._write_inline(file, offset, data)
             self.client.payloads.written[Way.INLINE] += count
@@ -543,16 +664,7 @@ class Tree:
 
         ``size`` is the largest output accepted, in bytes; ``additional`` is AdditionalInformation.
         """
-        record = query_wire.QueryInfoRequest(
-            info_type=info_type,
-            info_class=info_class,
-            output_buffer_length=size,
-            additional_information=additional,
-            persistent=file.file_id[0],
-            volatile=file.file_id[1],
-        )
-        body = [query_wire.build_query_info_request(record, data)]
-        return await self._ask(Command.QUERY_INFO, body, _output, size)
+        return await self._do(steps.query_info(info_class, info_type, size, additional, data), file.file_id)
 
     async def set_info(
         self,
@@ -563,15 +675,7 @@ class Tree:
         additional: int = 0,
     ) -> None:
         """Set information. ``additional`` is AdditionalInformation. [MS-SMB2 3.2.4.9]"""
-        record = set_wire.SetInfoRequest(
-            info_type=info_type,
-            info_class=info_class,
-            additional_information=additional,
-            persistent=file.file_id[0],
-            volatile=file.file_id[1],
-        )
-        body = set_wire.build_set_info_request(record, data)
-        await self._ask(Command.SET_INFO, [body], len, len(data))
+        await self._do(steps.set_info(info_class, data, info_type, additional), file.file_id)
 
     async def ioctl(
         self,
@@ -607,7 +711,3 @@ class Tree:
         """Acknowledge a lease break with ``lease_state``. [MS-SMB2 3.2.5.19.2]"""
         body = LEASE_BREAK.pack(LeaseBreak(lease_key=lease_key, lease_state=lease_state))
         await self._ask(Command.OPLOCK_BREAK, [body], len)
-
-
-def _output(message: memoryview) -> bytes:
-    return bytes(query_wire.parse_output_response(message))

@@ -4,13 +4,10 @@ The records start with MPA's ULPDU_Length and contain RDMAP's control byte, as o
 reads all three layers.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
-from construct import Int8ub, Int16ub, Int32ub, Int64ub
-
 from smbdirect.codec import Codec
+from smbdirect.fields import Int8ub, Int16ub, Int32ub, Int64ub
 
 TAGGED = 0x80
 LAST = 0x40

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import ProviderError
 from smbdirect.life import Life, change
 from smbdirect.providers.base import (
@@ -48,6 +48,7 @@ DRAIN_TIMEOUT = 5.0
 """Seconds that ``disconnect`` waits for posted work to be sent."""
 LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to accept more than one segment."""
+_SEND, _WRITE, _READ, _OK = Operation.SEND, Operation.WRITE, Operation.READ, Status.OK
 _VIEW: Callable[[Buffer], memoryview] = memoryview
 _SIZE_OF = operator.attrgetter("nbytes")
 _CONTIGUOUS = operator.attrgetter("c_contiguous")
@@ -281,18 +282,14 @@ class IwarpEndpoint(BaseEndpoint):
         if isinstance(request, Send):
             if total > capabilities.max_message or len(segments) > capabilities.max_send_sge:
                 raise ProviderError("Send exceeds the provider's limits")
-            return Work(
-                Operation.SEND, segments, total, request.context, request.signalled, invalidate=request.invalidate
-            )
+            return Work(_SEND, segments, total, request.context, request.signalled, 0, 0, request.invalidate)
         token, address, length = request.remote
         if total != length or total > capabilities.max_transfer:
             raise ProviderError(f"{total} local and {length} remote bytes")
         if isinstance(request, Write):
             if len(segments) > capabilities.max_send_sge:
                 raise ProviderError("Write exceeds the provider's limits")
-            return Work(
-                Operation.WRITE, segments, total, request.context, request.signalled, stag=token, remote_offset=address
-            )
+            return Work(_WRITE, segments, total, request.context, request.signalled, token, address)
         return self._read_work(request, segments, total)
 
     def _read_work(self, request: Read, segments: list[memoryview], total: int) -> Work:
@@ -300,14 +297,15 @@ class IwarpEndpoint(BaseEndpoint):
             raise ProviderError("iWARP has no atomic operations (RFC 5040; those of RFC 7306 are not spoken here)")
         if len(segments) > self.capabilities.max_read_sge or not self.capabilities.max_outstanding_reads:
             raise ProviderError("Read exceeds the provider's limits")
-        if any(segment.readonly for segment in segments):
-            raise ProviderError("Read into read-only memory")
-        segments = list(map(as_bytes_view, segments))
+        for segment in segments:
+            if segment.readonly:
+                raise ProviderError("Read into read-only memory")
+        segments = [
+            segment if segment.format == "B" and segment.ndim == 1 else as_bytes_view(segment) for segment in segments
+        ]
         pending = PendingRead(self._regions.new_token(), segments, total)
         token, address, _ = request.remote
-        work = Work(
-            Operation.READ, segments, total, request.context, True, stag=token, remote_offset=address, read=pending
-        )
+        work = Work(_READ, segments, total, request.context, True, token, address, None, pending)
         pending.owner = work
         return work
 
@@ -341,7 +339,7 @@ class IwarpEndpoint(BaseEndpoint):
                 while queue and queue[0].done:
                     work = queue.popleft()
                     if work.signalled:
-                        completions.append(Completion(work.operation, Status.OK, work.context))
+                        completions.append(new_record(Completion, (work.operation, _OK, work.context, 0, None)))
                 if not completions:
                     break
                 self._operations.completions = []

@@ -3,16 +3,14 @@
 Markers are not supported: a peer that requests them is rejected, as RFC 5044 section 7.1.1 allows.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int8ub, Int16ub, Int32ub
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import ProtocolError, ProviderError
+from smbdirect.fields import Bytes, Int8ub, Int16ub, Int32ub
 
 REQUEST_KEY = b"MPA ID Req Frame"
 REPLY_KEY = b"MPA ID Rep Frame"

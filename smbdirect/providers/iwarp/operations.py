@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from smbdirect.codec import new_record
 from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
@@ -153,7 +154,7 @@ class Operations:
             start += UNTAGGED_HEADER.size
             buffer[:payload] = view[start : start + payload]
             del receives[0]
-            self.completions.append(Completion(_RECEIVE, _OK, context, payload))
+            self.completions.append(new_record(Completion, (_RECEIVE, _OK, context, payload, None)))
             self.bytes_send += payload
             self.fpdus += 1
             msn = msn + 1 & MSN_MASK
@@ -190,6 +191,33 @@ class Operations:
         else:
             self.bytes_read += size
             self.reads[0].advance(size)
+
+    def receive_response(self, view: memoryview, start: int, end: int, crc: bool) -> bool:
+        """Receive the Read Response in ``view[start:end]``, one whole FPDU with the last flag, if it is obviously all
+        that the first of our Reads waits for, as most small ones are. Return whether it was. ``crc``: check the
+        checksum."""
+        length, _, operation, token, offset = _TAGGED_FIELDS(view, start)
+        payload = length - ddp.TAGGED_HEADER_SIZE
+        if operation != RESPONSE or not self.reads:
+            return False
+        read = self.reads[0]
+        if (
+            token != read.stag
+            or offset != read.base
+            or payload != read.total
+            or read.received
+            or len(read.segments) != 1
+            or (crc and not is_intact(view, start, end))
+        ):
+            return False
+        start += TAGGED_HEADER.size
+        read.segments[0][:] = view[start : start + payload]
+        self.fpdus += 1
+        self.bytes_read += payload
+        del self.reads[0]
+        read.received = payload
+        self._on_read_done(read)
+        return True
 
     # -- checks -----------------------------------------------------------------------------------------------------
 

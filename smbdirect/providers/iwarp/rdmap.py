@@ -1,14 +1,11 @@
 """RDMAP operations, Read Request and Terminate messages, error codes. No I/O. [RFC 5040]"""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Int8ub, Int16ub, Int32ub, Int64ub
-
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import ProtocolError
+from smbdirect.fields import Int8ub, Int16ub, Int32ub, Int64ub
 from smbdirect.providers.base import CloseCause
 
 VERSION = 1

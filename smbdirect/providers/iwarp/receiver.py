@@ -229,6 +229,9 @@ class Receiver:
                 if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
                     return
             else:
+                if view[head + 2] == _LAST and operations.receive_response(view, head, head + size, self.crc):
+                    self._head = head + size
+                    continue
                 if tagged:
                     self._head = self._run(view, head, tail)
                 else:

@@ -18,7 +18,7 @@ from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
-from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
+from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode
 from smbdirect.providers.memory import FileRange, NotCached, Region
 
 IOV_MAX = 1024
@@ -29,6 +29,9 @@ _SMALL = 512
 """An FPDU of up to this many bytes is joined in one buffer: for the system call, that costs less than several."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 _LAST = ddp.LAST | ddp.VERSION
+_LAST_WRITE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.RDMA_WRITE) << 32
+_LAST_RESPONSE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.READ_RESPONSE) << 32
+"""``TaggedWords.kind`` of a message that is one FPDU, without length and token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -301,13 +304,16 @@ class Sender:
                     return
 
     def _begin_message(self) -> bool:
-        """Cut the next message if it fits one untagged FPDU, else make it the current one. Return False if nothing may
+        """Cut the next message if it fits one FPDU, else make it the current one. Return False if nothing may
         be sent. Messages of work requests and Read Responses alternate."""
         stalled = not self.work or (self.work[0].read is not None and len(self._reads) >= self.max_reads)
         if self._responses and (stalled or not self._prefer_work):
             self._prefer_work = True
             response = self._responses.popleft()
             self.bytes_read_response += response.total
+            if response.total <= self.max_ulpdu - ddp.TAGGED_HEADER_SIZE and response.memory:
+                self._emit_tagged(_LAST_RESPONSE | response.stag, response.start, (response.memory,), response)
+                return True
             message = self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.READ_RESPONSE, response, (response.memory,), response.stag, response.start
             )
@@ -324,6 +330,9 @@ class Sender:
             self._request_read(work, work.read)
         else:
             self.bytes_write += work.total
+            if work.total <= self.max_ulpdu - ddp.TAGGED_HEADER_SIZE:
+                self._emit_tagged(_LAST_WRITE | work.stag, work.remote_offset, work.segments, work)
+                return True
             self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.RDMA_WRITE, work, work.segments, work.stag, work.remote_offset
             )
@@ -352,7 +361,7 @@ class Sender:
         header = UNTAGGED_HEADER.pack_fields(
             length, _LAST, rdmap.CONTROL | Opcode.READ_REQUEST, 0, ddp.READ_QUEUE, msn, 0
         )
-        request = READ_REQUEST.pack(ReadRequest(read.stag, read.base, read.total, work.stag, work.remote_offset))
+        request = READ_REQUEST.pack_fields(read.stag, read.base, read.total, work.stag, work.remote_offset)
         self._emit(header + request, (), length)
 
     def _cut_send(self, message: _Outgoing) -> None:
@@ -411,6 +420,17 @@ class Sender:
             self._current = None
             self._ends.append((self._produced, message.owner))
 
+    def _emit_tagged(
+        self, kind: int, tagged_offset: int, payload: Sequence[memoryview], owner: Work | Response
+    ) -> None:
+        """Queue a tagged message that is one FPDU. ``kind``: as in ``TaggedWords``, without the length."""
+        length = ddp.TAGGED_HEADER_SIZE + owner.total
+        header = TAGGED_WORDS.pack_fields(length << 48 | kind, tagged_offset)
+        end = trailer(length, _crc(header, payload)) if self.crc else ZERO_TRAILERS[-(length + 2) & 3]
+        self._iov += (header, *payload, end)
+        self._cut(length + 9 & ~3, 1)
+        self._ends.append((self._produced, owner))
+
     def _cut(self, size: int, count: int) -> None:
         """Note that ``count`` FPDUs of ``size`` bytes each were added to the batch."""
         start = self._produced
@@ -428,7 +448,7 @@ class Sender:
         kernel. The data of one call is cut at multiples of the segment size. After the first of these cuts it may be
         cut anywhere, where the peer's window ends.
         """
-        if not self.segment or not self._iov:
+        if not self.segment:
             return False
         start = self._batch_end - self._batch_start
         if header > UNTAGGED_HEADER.size:
@@ -441,7 +461,7 @@ class Sender:
         """Queue an untagged FPDU. ``header`` contains all of its headers; ``length`` is its ULPDU_Length. It is the
         last of ``owner``."""
         size = length + 9 & ~3
-        waits = self._needs_segment(size, len(header))
+        waits = bool(self._iov) and self._needs_segment(size, len(header))
         end = trailer(length, _crc(header, payload)) if self.crc else ZERO_TRAILERS[-(length + 2) & 3]
         parts: list[Buffer] = [header, *payload, end]
         iov = self._held if waits else self._iov

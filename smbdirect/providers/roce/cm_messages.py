@@ -4,14 +4,11 @@ A field that is narrower than a byte or 24 bits wide shares an integer with its 
 highest part; the comment gives all parts, the highest first.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int8ub, Int16ub, Int32ub, Int64ub
-
 from smbdirect.codec import Codec
+from smbdirect.fields import Bytes, Int8ub, Int16ub, Int32ub, Int64ub
 from smbdirect.providers.roce.headers import DEFAULT_PKEY, MAD, Mad
 
 MAD_LENGTH = 256

@@ -5,15 +5,12 @@ The source is the InfiniBand Architecture Specification (IBTA), volume 1: 9.2 (B
 bits, the low part last.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from typing import Annotated, NamedTuple
 
-from construct import Int8ub, Int16ub, Int32ub, Int64ub
-
 from smbdirect.codec import Codec
+from smbdirect.fields import Int8ub, Int16ub, Int32ub, Int64ub
 
 UDP_PORT = 4791
 """RoCEv2's UDP destination port (A17.5.2)."""

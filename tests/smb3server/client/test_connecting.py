@@ -230,7 +230,7 @@ def test_an_address_without_answer_is_remembered_for_a_while(
     by_iwarp = f"iwarp 127.0.0.1 {swallowing}"
     assert [way.name for way in attempts].count(by_iwarp) == 1
     assert by_iwarp in json.loads(cache.read_text())
-    assert "no answer, seen within the last 60 minutes" in connected()
+    assert "no answer, seen within the last 24 hours" in connected()
     assert [way.name for way in attempts].count(by_iwarp) == 1
     monkeypatch.setattr(silent, "TIME_TO_LIVE", 0.0)
     connected()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.client import RemoteError, connect, errors, transfers
+from smb3server.client import RemoteError, connect, errors, small_files, transfers
 from smb3server.client.handle import Handle
+from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.client.share import Share
 from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
@@ -110,8 +111,14 @@ def test_a_full_disk_is_not_kept_full_by_the_part(
     assert len(names(folder)) == resume
 
 
+@pytest.mark.parametrize("size", [4, small_files.SMALL + 1])
 def test_nothing_is_copied_after_the_disk_is_full(
-    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    served: Home,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    size: int,
 ) -> None:
     tried: set[str] = set()
 
@@ -119,14 +126,19 @@ def test_nothing_is_copied_after_the_disk_is_full(
         tried.add(self.path)
         raise errors.of(StatusError(NtStatus.DISK_FULL), self.path)
 
+    async def refuse_small(tree: Tree, file: small_files.Written) -> RemoteFile:
+        tried.add(file.part)
+        raise StatusError(NtStatus.DISK_FULL)
+
     monkeypatch.setattr(Handle, "write_piece", refuse)
+    monkeypatch.setattr(small_files, "_write_part", refuse_small)
     monkeypatch.setenv("SMB3SERVER_PASSWORD", PASSWORD)
     (tmp_path / "tree").mkdir()
-    for number in range(40):
-        (tmp_path / "tree" / str(number)).write_bytes(b"data")
+    for number in range(120):
+        (tmp_path / "tree" / str(number)).write_bytes(bytes([1]) * size)
     assert main(["client", "put", "-r", "--rdma=off", str(tmp_path / "tree"), f"{served.url}/test"]) != 0
     assert "No space left on device" in capsys.readouterr().err
-    assert len(tried) < 20
+    assert 0 < len(tried) < 60
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 

@@ -97,7 +97,7 @@ WRITES = request(
     channel=CHANNEL,
     data_offset=st.sampled_from([112, 112, 112, 112, 120, 111, 0, 257]),
 )
-SYNC = st.one_of(request("echo"), READS, READS, WRITES, WRITES)
+SYNC = st.one_of(request("echo"), READS, READS, WRITES, WRITES, request("close", slot=SLOT))
 OPENS = step(
     "open",
     slot=SLOT,
@@ -180,7 +180,7 @@ class Play:
         charge = max(1, -(-fields.get("length", 1) // 65536))
         header.setdefault("credit_charge", charge)
         self.client.message_id += header.pop("later", 0)
-        command = {"read": Command.READ, "write": Command.WRITE, "echo": Command.ECHO}[kind]
+        command = {"read": Command.READ, "write": Command.WRITE, "echo": Command.ECHO, "close": Command.CLOSE}[kind]
         built = self.client.build(command, body, **header)
         if self.client.encrypt:
             return self.client.sealed(built)
@@ -193,6 +193,8 @@ class Play:
         if kind == "echo":
             return ECHO
         file_id = self.file_id(fields["slot"])
+        if kind == "close":
+            return CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, *file_id))
         names = {"persistent": file_id[0], "volatile": file_id[1], "offset": fields["offset"]}
         if kind == "read":
             record = read_write.ReadRequest(
@@ -546,6 +548,16 @@ CASES: dict[str, list[Step]] = {
     "short": [batch(reading(offset=FILE_SIZE - 50, minimum=50), reading(offset=FILE_SIZE - 50, minimum=51))],
     "cold": [("cold", {"slot": 0, "length": 100, "offset": 0}), LATER_USE],
     "end of all files": [batch(reading(offset=(1 << 63) - 50), writing(offset=(1 << 63) - 5), writing(offset=1 << 63))],
+    "row before a close": [
+        batch(*[writing(offset=number) for number in range(0, 400, 100)], ("close", {"slot": 0}), writing(), reading())
+    ],
+    "closed twice": [batch(*[("close", {"slot": 0})] * 2), LATER_USE],
+    "close of another's file": [opening(1, other=True), batch(("close", {"slot": 1}))],
+    "unusual close": [
+        batch(*[("close", {"slot": 0, "ruin": ruin}) for ruin in ("signature", "short", "size")]),
+        batch(("close", {"slot": 0, "header": {"flags": 0x20000000}})),
+    ],
+    "close with locks": [locking(0, 0x12), opening(1, other=True), batch(("close", {"slot": 0})), locking(1, 0x12)],
     "unknown file": [batch(reading(slot=3), writing(slot=3), ("echo", {}))],
     "another's file": [opening(1, other=True), batch(reading(slot=1), writing(slot=1))],
     "out of order": [batch(reading(header={"later": 2}), ("echo", {"header": {"later": -3}}), reading())],
@@ -591,6 +603,13 @@ def test_the_lane_takes_usual_requests(lanes: Lanes, protection: str) -> None:
     """All of them: four in the case, and an ECHO at its end. The open's first WRITE is not among them."""
     asyncio.run(run([*START, *CASES["usual"]], protection))
     assert lanes.taken == 5
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_the_lane_takes_a_close(lanes: Lanes, protection: str) -> None:
+    """And the ECHO at the end of the scenario."""
+    asyncio.run(run([START[0], ("close", {"slot": 0})], protection))
+    assert lanes.taken == 2
 
 
 @pytest.mark.parametrize("sign", [False, True])

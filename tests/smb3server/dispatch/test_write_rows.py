@@ -14,12 +14,17 @@ import pytest
 from smb3server.backends.base import User
 from smb3server.backends.local import file_io, syscalls
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.dispatch import waiting
 from smb3server.dispatch.dispatcher import Dispatcher
+from smb3server.state.objects import Open
+from smb3server.state.opens import OpenTable
 from smb3server.state.share import Share
 from smb3server.wire import create, read_write
+from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.header import Command
 from smbdirect.codec import Buffer
+from tests.lab.harness import lab
 from tests.lab.wire_client import ECHO, Client, Harness, create_body, running
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
@@ -142,6 +147,30 @@ def test_the_general_path_ends_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
     play(tmp_path, monkeypatch, test)
 
 
+def test_a_close_ends_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane takes it, and it runs as the server: it may set times."""
+
+    async def test(scene: Scene) -> None:
+        uids: list[int] = []
+        closes = OpenTable.close
+
+        def close(opens: OpenTable, opened: Open) -> None:
+            uids.append(present_uid())
+            closes(opens, opened)
+
+        reply = await scene.clients[0].open("another")
+        answer, _ = create.parse_response(memoryview(reply.message))
+        scene.general.clear()
+        monkeypatch.setattr(OpenTable, "close", close)
+        request = CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, answer.persistent, answer.volatile))
+        messages = [scene.write(0), scene.write(0), scene.clients[0].build(Command.CLOSE, request)]
+        assert await scene.post(0, *messages) == [0] * 3
+        assert scene.general == []
+        assert uids == [0]
+
+    play(tmp_path, monkeypatch, test)
+
+
 def test_every_connection_has_rows_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         for who in (0, 1):
@@ -203,3 +232,56 @@ def test_an_end_of_the_connection_ends_a_row(tmp_path: Path, monkeypatch: pytest
         assert scene.switches[:2] == [ALICE.uid, 0]
 
     play(tmp_path, monkeypatch, test)
+
+
+def test_rows_over_smb_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of completions has rows, and RDMA Reads that complete in it are no part of one."""
+
+    async def main() -> None:
+        async with lab(tmp_path) as made, made.session(rdma=True) as session:
+            folder = tmp_path / "alice"
+            folder.mkdir()
+            os.chown(folder, ALICE.uid, ALICE.gid)
+            made.server.add_share(Share("alice", backend=LocalBackend(folder), user=ALICE))
+            tree = await session.tree_connect("alice")
+            file = await tree.create("file", READ_WRITE, create.CreateDisposition.OPEN_IF)
+            assert await tree.write(file, 0, b"written") == 7
+            switches: list[int] = []
+            general: list[int] = []
+            switch, begin, finish = syscalls.switch_uid, Dispatcher._begin, Dispatcher.finish
+
+            def noted(uid: int) -> int:
+                if uid != syscalls.KEEP_ID:
+                    switches.append(uid)
+                return switch(uid)
+
+            def seen(dispatcher: Dispatcher, *message: Any) -> Any:
+                general.append(present_uid())
+                return begin(dispatcher, *message)
+
+            def finished(dispatcher: Dispatcher, *answer: Any) -> None:
+                general.append(present_uid())
+                finish(dispatcher, *answer)
+
+            monkeypatch.setattr(syscalls, "switch_uid", noted)
+            monkeypatch.setattr(Dispatcher, "_begin", seen)
+            monkeypatch.setattr(Dispatcher, "finish", finished)
+            await asyncio.gather(*(tree.write(file, 10 * number, b"written") for number in range(20)))
+            assert general == []
+            assert switches == [ALICE.uid, 0]
+            large = bytes(20_000)
+            await asyncio.gather(
+                *(tree.write(file, 0, b"written") for _ in range(3)),
+                tree.write(file, 1000, large),
+                tree.create("new", READ_WRITE, create.CreateDisposition.OPEN_IF),
+                *(tree.write(file, 10, b"written") for _ in range(3)),
+                tree.write(file, 30_000, large),
+            )
+            assert general == [0] * 3
+            assert (folder / "new").stat().st_uid == ALICE.uid
+            assert present_uid() == 0
+
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o755)
+    asyncio.run(main())

@@ -112,9 +112,9 @@ async def shortest_walk(tmp_path: Path, fabric: str, size: int) -> Walk:
     ("fabric", "size", "through", "calls", "changes"),
     [
         ("tcp", 131072, "read", 52, 33),
-        ("iwarp", 65536, "FastLane.take", 78, 49),
+        ("iwarp", 65536, "FastLane.take", 74, 46),
         ("tcp", 4096, "FastLane.take", 24, 16),
-        ("iwarp", 4096, "FastLane.take", 67, 39),
+        ("iwarp", 4096, "FastLane.take", 62, 36),
     ],
 )
 def test_a_read_takes_a_short_walk(

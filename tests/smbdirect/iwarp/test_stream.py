@@ -300,6 +300,36 @@ def test_read_response_must_match_the_request(payload: bytes, changes: dict[str,
     assert sink == bytes(100)
 
 
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_read_response_that_is_one_fpdu(crc: bool) -> None:
+    done: list[PendingRead] = []
+    peer = Peer(crc=crc)
+    peer.operations._on_read_done = done.append
+    sinks = [bytearray(100), bytearray(50)]
+    reads = [PendingRead(8 + number, [memoryview(sink)], len(sink)) for number, sink in enumerate(sinks)]
+    peer.operations.reads.extend(reads)
+    headers = [
+        TaggedHeader(14 + read.total, 0xC1, rdmap.CONTROL | Opcode.READ_RESPONSE, read.stag, 0) for read in reads
+    ]
+    payloads = [bytes(range(100)), 50 * b"b"]
+    peer.receiver.feed(b"".join(encode_fpdu(*fpdu, crc=crc) for fpdu in zip(headers, payloads, strict=True)))
+    assert done == reads and not peer.operations.reads
+    assert sinks == payloads
+    assert (peer.operations.fpdus, peer.operations.bytes_read) == (2, 150)
+
+
+def test_a_damaged_read_response_that_is_one_fpdu_completes_nothing() -> None:
+    peer = Peer(crc=True)
+    sink = bytearray(100)
+    peer.operations.reads.append(PendingRead(8, [memoryview(sink)], 100))
+    header = TaggedHeader(14 + 100, 0xC1, rdmap.CONTROL | Opcode.READ_RESPONSE, 8, 0)
+    data = bytearray(encode_fpdu(header, bytes(range(100)), crc=True))
+    data[50] ^= 1
+    peer.fails(bytes(data), Fault.CRC)
+    assert sink == bytes(100)
+    assert len(peer.operations.reads) == 1
+
+
 def test_sink_token_admits_no_write() -> None:
     peer = Peer()
     peer.operations.reads.append(PendingRead(8, [memoryview(bytearray(100))], 100))

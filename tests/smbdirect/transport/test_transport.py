@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.providers.base import Access, Send
+from smbdirect.providers.base import Access, Completion, Operation, Send, Status
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
 from smbdirect.rdma.pool import BufferPool
 from smbdirect.transport.listen import connect, listen
@@ -342,6 +342,72 @@ def test_write_and_response_go_out_in_one_post() -> None:
         near.transport.send([b"request"])
         await near.received(1)
         assert posts == [2]
+
+    run(scenario)
+
+
+def test_the_end_of_a_turn_comes_after_its_messages() -> None:
+    async def scenario(near: End, far: End) -> None:
+        promised: list[bool] = []
+        called: list[int] = []
+        far.reply = lambda message: promised.append(
+            far.transport.at_end_of_turn(lambda: called.append(len(far.messages)))
+        )
+        for _ in range(3):
+            near.transport.send([b"message"])
+        await far.received(3)
+        assert promised == [True, True, False]
+        assert called == [3]
+        assert not far.transport.at_end_of_turn(lambda: called.append(0))
+
+    run(scenario)
+
+
+def test_the_end_of_a_turn_comes_before_any_other_work_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(near: End, far: End) -> None:
+        order: list[str] = []
+        completed = far.transport._work.completed
+
+        def noted(completion: Completion) -> int:
+            order.append("work done")
+            return completed(completion)
+
+        def mixed(completions: Sequence[Completion]) -> None:
+            between = [Completion(Operation.SEND, Status.OK, None)] if len(completions) == 2 else []
+            far.transport._completed([*completions[:1], *between, *completions[1:]])
+
+        def take(message: bytes) -> None:
+            order.append("message")
+            far.transport.at_end_of_turn(lambda: order.append("end"))
+
+        await asyncio.sleep(0.01)
+        far.reply = take
+        monkeypatch.setattr(far.transport._work, "completed", noted)
+        far.transport.endpoint.on_completions = mixed
+        near.transport.send([b"message"])
+        near.transport.send([b"message"])
+        await far.received(2)
+        assert order == ["message", "end", "work done", "message"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_the_connection_ends_the_turn(fails: bool) -> None:
+    async def scenario(near: End, far: End) -> None:
+        called: list[Life] = []
+
+        def take(message: bytes) -> None:
+            assert far.transport.at_end_of_turn(lambda: called.append(far.transport.life))
+            if fails:
+                raise ValueError("a defect")
+            far.transport.abort()
+
+        far.reply = take
+        near.transport.send([b"message"])
+        near.transport.send([b"never"])
+        await far.end()
+        assert len(far.messages) == len(called) == 1
 
     run(scenario)
 

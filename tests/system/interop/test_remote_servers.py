@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main
+from smb3server.client import connect
 from tools.access_differential import servers
 from tools.access_differential.servers import LOGINS, SHARE
 
@@ -90,3 +93,30 @@ def test_encryption_asked_of_an_old_server(monkeypatch: pytest.MonkeyPatch, caps
         assert main(["client", "ls", "--encrypt", f"smb://{USER.name}@127.0.0.1:{port}/{SHARE}"]) == 1
         assert "the server speaks SMB 2.1; encryption begins with SMB 3.0" in capsys.readouterr().err
         assert main(["client", "ls", f"smb://{USER.name}@127.0.0.1:{port}/{SHARE}"]) == 0
+
+
+def test_small_files_travel_in_chains(tmp_path: Path) -> None:
+    (tmp_path / "back").mkdir()
+    data = {f"file {number}": os.urandom(number) for number in (0, 1, 7, 8, 4096, 65536, 65537)}
+    for name, content in data.items():
+        (tmp_path / name).write_bytes(content)
+
+    async def copy(port: int, encrypt: bool) -> None:
+        where = f"smb://{USER.name}@127.0.0.1:{port}/{SHARE}"
+        async with connect(where, password=USER.password, encrypt=encrypt) as share:
+            for name, content in data.items():
+                await share.upload(tmp_path / name, name, exact=True)
+                await share.rename(name, f"{name} too")
+                await share.download(f"{name} too", tmp_path / "back" / name, exact=True, expected=len(content))
+                await share.remove(f"{name} too")
+            with pytest.raises(FileNotFoundError):
+                await share.download("none", tmp_path / "none", expected=5)
+            assert share.link._chains.proven
+
+    with samba("") as (port, folder):
+        for encrypt in (False, True):
+            asyncio.run(copy(port, encrypt))
+            assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == data
+            assert not list(folder.iterdir())
+            for path in (tmp_path / "back").iterdir():
+                path.unlink()

@@ -1,0 +1,192 @@
+"""The lane of looks: CREATE, QUERY_INFO and CLOSE in one message, answered without an open that others could see.
+
+Clients ask so for the attributes of a file (stat). The open asks for no data, so it stands in nobody's way and breaks
+no caching rights. [MS-FSA 2.1.5.1.2.2, 2.1.4.12] It would come and go within one turn of the event loop.
+
+As the fast lane, this lane refuses nothing. A message that is not ordinary in any respect goes the general way, as it
+came and before any state has changed; the replies to the others have the same bytes, except for the FileId, which is
+chosen by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from smb3server.crypto.envelope import seal, sign_reply
+from smb3server.dispatch.checks import has_expired, lacks_protection
+from smb3server.dispatch.parking import CHAIN_MARK
+from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER
+from smb3server.state.life import ConnectionLife
+from smb3server.state.objects import SessionState
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, HeaderFlags
+
+if TYPE_CHECKING:
+    from smb3server.crypto.signing import Signer
+    from smb3server.dispatch.measuring import Measuring, Start
+    from smb3server.dispatch.parking import Parking
+    from smb3server.dispatch.request import Handler, Host
+    from smb3server.state.objects import Connection, Open, Session, TreeConnect
+    from smbdirect.message_transport import InboundMessage
+
+COMMANDS = (int(Command.CREATE), int(Command.QUERY_INFO), int(Command.CLOSE))
+"""Of an ordinary message, in their order."""
+_SIGNED, _RELATED = int(HeaderFlags.SIGNED), int(HeaderFlags.RELATED_OPERATIONS)
+_ALLOWED = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
+_REPLY = int(HeaderFlags.SERVER_TO_REDIR)
+_VALID, _AUTHENTICATED = SessionState.VALID, ConnectionLife.AUTHENTICATED
+_SHORTEST = 3 * HEADER_SIZE + 56 + 40 + 24
+LONGEST = 4096
+"""Bytes of an ordinary message. The rest is a name."""
+LARGEST_REPLY = 16384
+"""Bytes of replies that every peer takes in one message."""
+_FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_REPLY
+"""Bytes of unsent replies up to which these do not have to report that they are sent (``Dispatcher._flush``)."""
+_NEVER: Start = (0.0, 0.0)
+_PADDING = tuple(bytes(n) for n in range(8))
+
+Requests = tuple[memoryview, memoryview, memoryview]
+"""The three requests with their headers."""
+Seen = tuple["Open", bytes, bytes, bytes]
+"""The open that nobody saw, and the bodies of the three responses."""
+
+
+class Look(NamedTuple):
+    """The part of the lane that belongs to the commands."""
+
+    handlers: tuple[Handler, Handler, Handler]
+    """The handlers that it replaces. It is not used on a connection that has others."""
+    answer: Callable[[Host, Connection, Session, TreeConnect, int, Requests], Seen | None]
+    """Takes the host, connection, session, tree connect, ChannelSequence and the requests. Returns None, with nothing
+    changed, if the general way has to answer."""
+
+
+class Registered:
+    """The look that lies with the commands."""
+
+    look: Look | None = None
+
+
+class LookLane:
+    """Answers the ordinary looks of one connection."""
+
+    __slots__ = ("_connection", "_host", "_measuring", "_parking")
+
+    def __init__(self, host: Host, connection: Connection, parking: Parking, measuring: Measuring) -> None:
+        self._host = host
+        self._connection = connection
+        self._parking = parking
+        self._measuring = measuring
+
+    def take(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
+        """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
+
+        ``view``: its commands, decrypted if it was encrypted. ``cipher_session``: the session whose key encrypted it;
+        None in the clear. The caller has asked the fence, and knows that the first command is CREATE."""
+        look, connection = Registered.look, self._connection
+        if look is None or not _SHORTEST <= len(view) <= LONGEST:
+            return False
+        headers, parts = [], []
+        start, signed = 0, 0
+        handlers, multi_credit = self._host.handlers, connection.supports_multi_credit
+        window = connection.command_sequence_window
+        expected, sequence = 0, 0
+        for number, command in enumerate(COMMANDS):
+            if start + HEADER_SIZE > len(view):
+                return False
+            header = HEADER.fields_from(view, start)
+            protocol, size, charge, status, code, _, flags, step, message_id, _, _, _, _ = header
+            if number == 0:
+                expected, signed, sequence = message_id, flags & _SIGNED, status
+            elif not flags & _RELATED or flags & _SIGNED != signed or status != sequence or message_id != expected:
+                return False
+            cost = charge if charge and multi_credit else 1
+            if (
+                protocol != PROTOCOL_ID
+                or size != HEADER_SIZE
+                or code != command
+                or flags & ~(_ALLOWED | (_RELATED if number else 0))
+                or (step == 0) is not (number == 2)
+                or step & 7
+                or not window.allows(message_id, cost)
+                or handlers.get(code) is not look.handlers[number]
+            ):
+                return False
+            expected += cost
+            parts.append(view[start : start + step] if step else view[start:])
+            headers.append((header, cost))
+            start += step
+        if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
+            return False
+        first = headers[0][0]
+        session = connection.session_table.get(first[11])
+        if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
+            return False
+        tree = session.tree_connect_table.get(first[10])
+        if tree is None or lacks_protection(session, tree, cipher_session, signed):
+            return False
+        if session.expiration_time is not None and has_expired(session):
+            return False
+        signer: Signer | None = None
+        if signed:
+            signer = session.signer_on(connection)
+            if signer is None or cipher_session is not None:
+                return False
+            if not all(signer.verify(part) for part in parts):
+                _restore(parts, headers)
+                return False
+        observer = self._measuring.observer
+        begun = observer.began() if observer is not None else _NEVER
+        seen = look.answer(self._host, connection, session, tree, sequence, (parts[0], parts[1], parts[2]))
+        if seen is None or sum(map(len, seen[1:])) > LARGEST_REPLY - 3 * (HEADER_SIZE + 8):
+            if signed:
+                _restore(parts, headers)
+            return False
+        server = self._host.server
+        if server.fence is not None and server.is_fenced(connection):
+            connection.disconnect("this node is fenced")
+            inbound.release()
+            return True
+        if observer is not None:
+            for command in COMMANDS:
+                # All of the work was that of the first.
+                observer.answered(command, connection, tree, seen[0], begun)
+                begun = observer.began()
+        replies = bytearray()
+        limit = connection.credit_limit
+        for (header, cost), body in zip(headers, seen[1:], strict=True):
+            _, _, charge, _, command, credits, flags, step, message_id, _, _, _, _ = header
+            length = HEADER_SIZE + len(body)
+            padding = -length & 7
+            packed = REPLY_HEADER.pack(
+                PROTOCOL_ID,
+                HEADER_SIZE,
+                charge,
+                0,
+                command,
+                window.grant(credits, limit, message_id, cost),
+                _REPLY | flags & ECHOED_FLAGS,
+                length + padding if step else 0,
+                message_id,
+                tree.tree_id << 32,
+                session.session_id,
+            )
+            if signer is None:
+                replies += packed + body + _PADDING[padding]
+            else:
+                part = bytearray(packed + body + _PADDING[padding])
+                sign_reply(part, (part,), signer, message_id)
+                replies += part
+        if cipher_session is not None and cipher_session.cipher is not None:
+            sealed, release = seal((replies,), cipher_session.cipher, connection.transport.acquire)
+            connection.transport.send((sealed,), None, release)
+        else:
+            connection.transport.send((replies,))
+        inbound.release()
+        return True
+
+
+def _restore(parts: list[memoryview], headers: list[tuple[tuple[Any, ...], int]]) -> None:
+    """Put back the signatures, which verifying has taken out."""
+    for part, (header, _) in zip(parts, headers, strict=True):
+        part[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]

@@ -1,0 +1,48 @@
+"""What a command of the client imports: each module costs time at every start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab.remote import PASSWORD, Home
+
+HEAVY = (
+    "configparser",
+    "construct",
+    "cryptography.x509",
+    "gssapi",
+    "impacket",
+    "krb5",
+    "smb3server.cli.client.bench",
+    "smb3server.cli.client.copy",
+    "smb3server.client.mirror",
+    "smb3server.state",
+    "smbdirect.core.connection",
+    "smbdirect.providers.iwarp",
+    "smbdirect.providers.make",
+    "smbdirect.providers.roce",
+    "smbdirect.providers.verbs",
+    "smbdirect.rdma.connection",
+    "smbdirect.transport",
+    "spnego",
+)
+SCRIPT = """
+import sys
+from smb3server.cli.main import main
+status = main(sys.argv[1:])
+print(status, *sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def test_what_ls_does_not_import(served: Home, folder: Path, tmp_path: Path) -> None:
+    (folder / "a").touch()
+    environment = {**os.environ, "SMB3SERVER_PASSWORD": PASSWORD, "HOME": str(tmp_path)}
+    words = [sys.executable, "-c", SCRIPT, "client", "ls", f"{served.url}/test"]
+    done = subprocess.run(words, check=False, env=environment, capture_output=True, text=True, timeout=60)
+    status, *loaded = done.stderr.split()
+    assert (status, done.stdout) == ("0", "a\n"), done.stderr
+    assert "smb3server.client.share" in loaded
+    assert not set(HEAVY) & set(loaded)

@@ -1,0 +1,315 @@
+"""The lane of looks against the general way: the same message, with and without the lane.
+
+Replies are compared byte for byte, except for what no two messages share: MessageIds, signatures (which are verified)
+and the FileIds, which are chosen by chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.commands.info.file_levels import FILE_LEVELS
+from smb3server.dispatch import look_lane
+from smb3server.dispatch.look_lane import LookLane
+from smb3server.state.share import Share
+from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
+from smb3server.wire.header import Command
+from smb3server.wire.query_info import QUERY_INFO_REQUEST, QueryInfoRequest
+from tests.lab.wire_client import Client, Harness, Reply, compound, create_body, related, running, server_signature
+
+READ_ATTRIBUTES, LOOKS = 0x80, 0x00120088
+ALL = 18
+NAMES = (
+    *("file", "FILE", "folder", "folder\\below", "folder\\missing", "missing\\file", "missing", "", ".hidden"),
+    *("link", "gone", "linked\\below", "file:stream", "folder:$DATA", "file::$DATA", "held", "doomed", "file\\below"),
+    *(
+        "@GMT-2020.01.01-00.00.00\\file",
+        "$Extend\\$Quota:$Q:$INDEX_ALLOCATION",
+        "a*b",
+        "read-only",
+        "\u00e4",
+        "x" * 300,
+    ),
+)
+ACCESSES = (READ_ATTRIBUTES, LOOKS, 0x20000, 0x100000, 1, 0x02000000, 0x10000, 0, 0x01000000, 0x80000000, 0x40000000)
+
+
+class Scene:
+    """A server with files, and a client that sends each message twice."""
+
+    def __init__(self, harness: Harness, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.harness, self.client = harness, client
+        self.on = True
+        self.taken = 0
+        take = LookLane.take
+
+        def counted(lane: LookLane, *message: Any) -> bool:
+            taken = self.on and take(lane, *message)
+            self.taken += taken
+            return taken
+
+        monkeypatch.setattr(LookLane, "take", counted)
+
+    def message(
+        self,
+        name: str = "file",
+        access: int = LOOKS,
+        disposition: int = 1,
+        options: int = 0,
+        oplock: int = 0,
+        query: tuple[int, int, int] = (1, ALL, 65536),
+        closing: int = 0,
+        ruin: int = -1,
+        **header: Any,
+    ) -> bytes:
+        """Return one message. ``query``: InfoType, class and length. ``ruin``: the part whose last byte is changed."""
+        client = self.client
+        body = bytearray(create_body(name, disposition, access, options))
+        body[3] = oplock
+        kind, level, length = query
+        record = QueryInfoRequest(info_type=kind, info_class=level, output_buffer_length=length)
+        parts = [
+            client.build(Command.CREATE, bytes(body), **header),
+            related(client, Command.QUERY_INFO, QUERY_INFO_REQUEST.pack(record)),
+            related(client, Command.CLOSE, CLOSE_REQUEST.pack(CloseRequest(flags=closing))),
+        ]
+        if "credits" not in header:
+            # As many as it takes: what is granted does not depend on what was granted before.
+            parts = [part[:14] + b"\1\0" + part[16:] for part in parts]
+        if ruin >= 0 and not client.sign:
+            parts[ruin] = parts[ruin][:-1] + b"\xff"
+        whole = bytearray(compound(client, *parts))
+        if ruin >= 0 and client.sign:
+            start = 0
+            for _ in range(ruin):
+                start += struct.unpack_from("<I", whole, start + 20)[0]
+            whole[start + 50] ^= 1
+        return bytes(whole)
+
+    async def answer(self, message: bytes) -> list[bytes]:
+        """Send one message. Return the replies without what differs anyway."""
+        client = self.client
+        await client.frame(client.sealed(message) if client.encrypt else message)
+        replies: list[Reply] = []
+        while len(replies) < 3:
+            replies += await client.receive_compound()
+        comparable = []
+        for reply in replies:
+            data = bytearray(reply.message)
+            if reply.header.flags & 8 and not client.encrypt and reply.header.session_id == client.session_id:
+                assert client.signer is not None and server_signature(client.signer, reply) == data[48:64]
+            data[24:32], data[48:64] = bytes(8), bytes(16)
+            if reply.header.command == Command.CREATE and not reply.status:
+                assert any(data[128:144])
+                data[128:144] = bytes(16)
+            comparable.append(bytes(data))
+        return comparable
+
+    async def same(self, **fields: Any) -> bool:
+        """Compare both ways. Return whether the lane took the message."""
+        before = self.taken
+        found = []
+        for self.on in (True, False):
+            found.append(await self.answer(self.message(**fields)))
+        assert found[0] == found[1], fields
+        server = self.harness.server
+        for opened in list(server.opens.by_id.values()) if fields.get("ruin") == 2 else ():
+            # Its CLOSE was refused.
+            server.opens.close(opened)
+        assert not [opened for opened in server.opens.by_id.values() if opened.path != ("held",)], fields
+        assert not server.buffers.lent
+        return self.taken > before
+
+
+@asynccontextmanager
+async def scene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str = "none", dialect: int = 0x0311, **share: Any
+) -> AsyncIterator[Scene]:
+    root = tmp_path / "root"
+    (root / "folder").mkdir(parents=True)
+    for name in ("file", "folder/below", ".hidden", "held", "read-only", "doomed"):
+        (root / name).write_bytes(name.encode() * 1000)
+    (root / "link").symlink_to("file")
+    (root / "gone").symlink_to("nowhere")
+    (root / "linked").symlink_to("folder")
+    async with running() as harness:
+        backend = LocalBackend(root)
+        harness.server.add_share(Share("local", backend=backend, path=str(root), **share))
+        client = await harness.connect()
+        await client.login(dialect, "local")
+        client.sign, client.encrypt = protection == "sign", protection == "encrypt"
+        made = Scene(harness, client, monkeypatch)
+        made.on = False
+        yield made
+
+
+async def all_same(made: Scene, cases: Iterable[dict[str, Any]]) -> int:
+    taken = 0
+    for case in cases:
+        taken += await made.same(**case)
+    return taken
+
+
+@pytest.mark.parametrize("protection", ["none", "sign", "encrypt"])
+def test_names_and_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str) -> None:
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, protection) as made:
+            await made.client.open("held")
+            read_only = await made.client.call(Command.CREATE, create_body("read-only", 1, 0x00120196))
+            assert not read_only.status
+            found = made.harness.server.opens.by_id
+            opened = next(opened for opened in found.values() if opened.path == ("read-only",))
+            assert opened.handle is not None
+            opened.handle.set_attributes(1)
+            made.harness.server.opens.close(opened)
+            cases: Sequence[dict[str, Any]] = [
+                {"name": name, "access": access, "options": options}
+                for name, access, options in itertools.product(NAMES, ACCESSES, (0, 1, 0x40, 0x200000))
+            ]
+            taken = await all_same(made, cases)
+            assert 40 < taken < len(cases) // 2
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("dialect", [0x0202, 0x0210, 0x0302, 0x0311])
+def test_levels_and_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: int) -> None:
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, dialect=dialect) as made:
+            queries = [(1, level, length) for level in (*FILE_LEVELS, 0, 15, 200) for length in (0, 8, 40, 104, 65536)]
+            queries += [(kind, level, 1024) for kind in (0, 3, 4, 9) for level in (1, 5, 7, 18)]
+            queries += [(2, 5, 1024)]
+            queries += [(1, ALL, 65537), (1, ALL, 1 << 24)]
+            cases = [
+                {"name": name, "query": query, "closing": closing}
+                for name, query, closing in itertools.product(("file", "folder", "link", ""), queries, (0, 1))
+            ]
+            assert await all_same(made, cases) > 100
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("protection", ["none", "sign", "encrypt"])
+def test_what_is_unusual_in_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str) -> None:
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, protection) as made:
+            unusual: list[dict[str, Any]] = [
+                *({"flags": flags} for flags in (0x10, 0x70, 0x20000000, 0x10000000, 0x4)),
+                *({"status": status} for status in (1, 0xFFFF, 0x10000)),
+                *({"credits": credits} for credits in (0, 1, 8)),
+                *({"credit_charge": charge} for charge in (0, 2)),
+                *({"oplock": level} for level in (1, 8, 9)),
+                *({"disposition": disposition} for disposition in (0, 2, 3, 4, 5, 6)),
+                *({"options": options} for options in (0x1000, 0x4000, 0x41, 0x2000, 0x01000000)),
+                {"tree_id": 77},
+            ]
+            # An encrypted message of another session ends the connection.
+            unusual += [{"session_id": 77}] if protection != "encrypt" else []
+            unusual += [{"ruin": part} for part in range(3)] if protection == "sign" else []
+            taken = 0
+            for case in unusual:
+                if case.get("disposition") in (2, 3):
+                    case["name"] = "folder"
+                taken += await made.same(**{"name": "folder", **case} if "disposition" in case else case)
+                assert await made.same(), case
+            assert taken
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("rule", ["hide_dot_files", "read_only", "audit", "as_of"])
+def test_shares_with_rules_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    from smb3server.state.audit import ShareAudit
+
+    share: dict[str, Any] = {"read_only": True} if rule == "read_only" else {}
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, **share) as made:
+            served = made.harness.server.share_list["local"]
+            if rule == "hide_dot_files":
+                served.hides = lambda name: name.startswith(".")
+            elif rule == "audit":
+                served.audit = ShareAudit(frozenset(), made.harness.server.events)  # type: ignore[arg-type]
+            elif rule == "as_of":
+                served.as_of = 1
+            cases = [{"name": name, "access": access, "closing": 1} for name in NAMES for access in ACCESSES[:5]]
+            taken = await all_same(made, cases) if rule != "as_of" else await made.same()
+            assert bool(taken) is (rule in ("hide_dot_files", "read_only"))
+
+    asyncio.run(body())
+
+
+def test_requests_that_are_no_look_go_the_general_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that are too short, in another order, or not related."""
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch) as made:
+            client = made.client
+
+            def parts() -> list[bytes]:
+                whole, found, start = made.message(), [], 0
+                while start < len(whole):
+                    step = struct.unpack_from("<I", whole, start + 20)[0] or len(whole)
+                    part = bytearray(whole[start : start + step])
+                    part[20:24] = bytes(4)
+                    found.append(bytes(part))
+                    start += step
+                return found
+
+            def unrelated(part: bytes) -> bytes:
+                changed = bytearray(part)
+                changed[16:20] = bytes(4)
+                struct.pack_into("<IQ", changed, 36, client.tree_id, client.session_id)
+                return bytes(changed)
+
+            def short(part: bytes) -> bytes:
+                return part[: 64 + 8]
+
+            async def sent(kind: str) -> list[bytes]:
+                create, query, closing = parts()
+                if kind == "unrelated":
+                    return await made.answer(compound(client, create, unrelated(query), closing))
+                if kind == "short query":
+                    return await made.answer(compound(client, create, short(query), closing))
+                if kind == "short close":
+                    return await made.answer(compound(client, create, query, short(closing)))
+                wrong = bytearray(query)
+                wrong[64] = 7
+                return await made.answer(compound(client, create, bytes(wrong), closing))
+
+            for kind in ("unrelated", "short query", "short close", "wrong size"):
+                found = []
+                for made.on in (True, False):
+                    found.append(await sent(kind))
+                    for opened in list(made.harness.server.opens.by_id.values()):
+                        made.harness.server.opens.close(opened)
+                assert found[0] == found[1], kind
+            assert not made.taken
+
+    asyncio.run(body())
+
+
+def test_no_open_is_seen_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds the file alone is asked nothing, and nothing is left behind."""
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch) as made:
+            seen: list[int] = []
+            server = made.harness.server
+            add = server.opens.add
+            monkeypatch.setattr(server.opens, "add", lambda opened: (seen.append(1), add(opened)))
+            made.on = True
+            await made.answer(made.message())
+            assert made.taken == 1 and not seen and not len(server.file_table)
+            assert look_lane.COMMANDS == (5, 16, 6)
+
+    asyncio.run(body())
