@@ -4,9 +4,10 @@ A room is a folder, and a module imports only from its own room and from rooms b
 
 Reading order:
 
-- what the server stands on: ``process`` (what the process asks of its host), ``wire`` (messages), ``backends``
-  (stores), ``crypto`` (signing and encryption), ``access`` (who may do what to a file), ``auth`` (who a client is),
-  ``net`` (transports and addresses), ``admin`` (the admin socket), ``settings`` (what can be set);
+- what the server stands on: ``process`` (what the process asks of its host), ``wire`` (messages),
+  ``compression``, ``backends`` (stores), ``crypto`` (signing and encryption), ``access`` (who may do what to a file),
+  ``auth`` (who a client is), ``net`` (transports and addresses), ``admin`` (the admin socket), ``settings`` (what can
+  be set);
 - the server: ``dfs`` (namespaces), ``files`` (what all opens of a file share), ``state`` (connections, sessions,
   opens), ``dispatch`` (one message in, one reply out), ``rpc`` (named pipes), ``commands`` (one section of MS-SMB2
   3.3.5 a module), ``server`` (accepts connections);

@@ -12,7 +12,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-MODULES = ("smb3server.backends.local._native",)
+MODULES = ("smb3server.backends.local._native", "smb3server.compression._xca")
 """All of them, for reports."""
 SWITCH = "SMB3SERVER_NATIVE"
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from smb3server.compression.transform import agree
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
@@ -16,6 +17,7 @@ from smb3server.settings.server import Settings
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
 from smb3server.wire import filetime, posix
+from smb3server.wire.compression import CHAINED, COMPRESSION_CAPABILITIES, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     ACCEPT_TRANSPORT_LEVEL_SECURITY,
@@ -84,7 +86,7 @@ def _hash_reply(connection: Connection, start: bytes, segments: Sequence[Buffer]
 def _negotiate_contexts(
     connection: Connection, settings: Settings, contexts: list[tuple[int, memoryview]], has_posix: bool
 ) -> list[tuple[int, bytes]]:
-    """Choose hash, cipher, signing algorithm and RDMA transforms. Return the negotiate contexts of the response.
+    """Choose hash, cipher, signing algorithm, compression and RDMA transforms. Return the contexts of the response.
 
     ``has_posix``: whether some share has POSIX extensions to agree on. Raises ``StatusError`` and ``DecodeError``.
 
@@ -124,6 +126,8 @@ def _negotiate_contexts(
         if common is not None:
             algorithm = SigningAlgorithm(common)
             answers.append((ContextType.SIGNING, struct.pack("<HH", 1, algorithm)))
+    if ContextType.COMPRESSION in offered:
+        answers += _negotiate_compression(connection, settings, offered[ContextType.COMPRESSION])
     if settings.rdma_transforms and ContextType.RDMA_TRANSFORM in offered:
         answers.append((ContextType.RDMA_TRANSFORM, _negotiate_transforms(connection, settings, offered)))
     if connection.transport.kind is TransportKind.QUIC and ContextType.TRANSPORT in offered:
@@ -138,6 +142,21 @@ def _negotiate_contexts(
         connection.posix_extensions = True
         answers.append((posix.EXTENSIONS_AVAILABLE, posix.VERSION))
     return answers
+
+
+def _negotiate_compression(connection: Connection, settings: Settings, offered: memoryview) -> list[tuple[int, bytes]]:
+    """Choose how messages may be compressed, and return the negotiate context of the response, if there is one. Raises
+    ``StatusError`` and ``DecodeError``. [MS-SMB2 3.3.5.4]"""
+    ids = numbers_of(offered, COMPRESSION_CAPABILITIES.size)
+    if not ids:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not settings.compression:
+        return []
+    _, _, flags = COMPRESSION_CAPABILITIES.fields_from(offered)
+    agreed = connection.compression = agree(ids, settings.compression, bool(flags & CHAINED))
+    if agreed is None:
+        return [(ContextType.COMPRESSION, pack_compression((CompressionAlgorithm.NONE,), False))]
+    return [(ContextType.COMPRESSION, pack_compression(agreed.algorithms, agreed.chained))]
 
 
 def _negotiate_transforms(connection: Connection, settings: Settings, offered: dict[int, memoryview]) -> bytes:

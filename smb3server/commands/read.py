@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from smb3server.commands.fsctl import pipe
+from smb3server.compression.benefit import Benefit
+from smb3server.compression.transform import LONG, ON_THREAD_FROM, Agreement, Packed
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.chain import Frame
@@ -37,6 +39,7 @@ from smb3server.wire.read_write import (
     READ_REQUEST,
     READ_RESPONSE,
     TAIL,
+    ReadFlags,
     ReadRequest,
     ReadResponse,
     ReadResponseFlags,
@@ -47,12 +50,15 @@ from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
+COMPRESSED_FROM = 128
+"""Bytes of data that are compressed if the client asks for it. Fewer are hardly more than the headers."""
 LENT_FROM = 65536
 """Bytes from which a buffer is counted for its user."""
 FILE_FROM = 65537
 """Bytes from which data is sent out of the page cache instead of being read into a buffer."""
 _BEFORE_DATA = TRANSFORM_SIZE + READ_DATA_OFFSET
 """Bytes of an encrypted message in front of the data of a READ response."""
+_COMPRESSED = int(ReadFlags.REQUEST_COMPRESSED)
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer, which StructureSize 17 counts."""
 _FIXED = READ_RESPONSE.pack_fields
@@ -82,6 +88,8 @@ def read(request: TreeRequest) -> Response | Pending:
     reading = FileRead(request, body, opened, remote)
     if remote is None:
         connection.largest_inline = max(connection.largest_inline, body.length)
+        if body.flags & _COMPRESSED and body.length >= COMPRESSED_FROM:
+            reading.compression = _worth_trying(request, opened, body.length)
         return reading.run()
     try:
         reading.transform = rdma_transforms.for_read(request)
@@ -109,6 +117,8 @@ class FileRead:
     """The peer's buffers for the data. None means that the data is sent in the message."""
     transform: Transform | None = None
     """What protects data that is sent to the peer's buffers."""
+    compression: Agreement | None = None
+    """How the data in the message is compressed. None: it is not. [MS-SMB2 3.3.5.12, Request.CompressReply]"""
 
     def run(self) -> Response | Pending:
         """Check the request and read, without waiting if possible. Raises ``StatusError`` and ``OSError``."""
@@ -125,7 +135,7 @@ class FileRead:
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         if length == 0:
             return self._nothing()
-        if length >= FILE_FROM and self.remote is None:
+        if length >= FILE_FROM and self.remote is None and self.compression is None:
             response = self._out_of_file()
             if response is not None:
                 return response
@@ -190,11 +200,41 @@ class FileRead:
         if remote is None:
             frame = Frame(buffer.view, _BEFORE_DATA) if self._in_frame else None
             fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
-            return Response([fixed, data], on_sent=buffer.release, frame=frame)
+            response = Response([fixed, data], on_sent=buffer.release, frame=frame)
+            return response if self.compression is None else self._compress(self.compression, response, data)
         if self.transform is not None:
             return self._send_protected(remote, self.transform, buffer, data)
         remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
         return Response([_fixed_for_peer(count)], invalidate=remote.invalidate)
+
+    def _compress(self, compression: Agreement, response: Response, data: memoryview) -> Response | Pending:
+        """Compress the data of a response, on a worker thread if that takes long."""
+        if len(data) < ON_THREAD_FROM:
+            response.packed = self._judged(compression.pack(data), len(data))
+            return response
+        pending = self._pend()
+
+        def packed(future: asyncio.Future[Packed | None]) -> None:
+            try:
+                response.packed = self._judged(future.result(), len(data))
+                self.request.check_fence()
+            except Exception as error:
+                if response.on_sent is not None:
+                    response.on_sent()
+                fail(pending, error, None)
+                return
+            # If it was cancelled meanwhile, this gives the buffer back.
+            pending.complete(response)
+
+        future = self.request.connection.loop.run_in_executor(None, compression.pack, data)
+        future.add_done_callback(packed)
+        return pending
+
+    def _judged(self, packed: Packed | None, length: int) -> Packed | None:
+        """Note whether compressing the open's data pays, and return what it gave."""
+        if self.opened.benefit is not None and length >= LONG:
+            self.opened.benefit.judge(packed is not None)
+        return packed
 
     def _send_protected(
         self, remote: RemoteMemory, transform: Transform, buffer: PooledBuffer, data: memoryview
@@ -293,6 +333,17 @@ class FileRead:
             pending.complete(response)
 
 
+def _worth_trying(request: TreeRequest, opened: Open, length: int) -> Agreement | None:
+    """Return how to compress the data of a READ whose client asks for it. None: it is sent as it is, as compression was
+    not negotiated, has not paid lately, or the response is not a message of its own."""
+    chain, compression = request.chain, request.connection.compression
+    if compression is None or chain.offset >= 0 or chain.replies:
+        return None
+    if opened.benefit is None:
+        opened.benefit = Benefit()
+    return compression if opened.benefit.tries(length) else None
+
+
 def _fixed_for_peer(count: int) -> bytes:
     """Return the response to a READ by RDMA. The peer gets it after the data, and need not wait for that."""
     # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
@@ -330,12 +381,16 @@ def _look(
     """Return what answers a READ that ``read`` would not refuse: a few kilobytes inline, or any length by RDMA."""
     if len(message) < TAIL:
         return None
-    size, _, _, length, offset, persistent, volatile, minimum, channel, _, info_offset, info_length = (
+    size, _, flags, length, offset, persistent, volatile, minimum, channel, _, info_offset, info_length = (
         READ_REQUEST.fields_from(message, HEADER_SIZE)
     )
     if size != 49 or not 0 < length <= connection.max_read_size or offset + length > MAX_OFFSET:
         return None
-    if not channel and (length > LARGEST_DATA or length > connection.max_transact_size):
+    if not channel and (
+        length > LARGEST_DATA
+        or length > connection.max_transact_size
+        or (flags & _COMPRESSED and connection.compression is not None)
+    ):
         return None
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or opened.descriptor is None or opened.is_directory or not opened.granted_access & _READS:

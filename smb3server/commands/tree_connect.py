@@ -75,6 +75,8 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     flags = share.flags
     if share.rules.encrypt and not session.transport_secured and connection.dialect >= Dialect.SMB_3_0:
         flags |= ShareFlags.ENCRYPT_DATA
+    if share.rules.compress and connection.compression is not None:
+        flags |= ShareFlags.COMPRESS_DATA
     if share.rules.force_level2_oplocks:
         flags |= ShareFlags.FORCE_LEVELII_OPLOCK
     if share.type is ShareType.PIPE:

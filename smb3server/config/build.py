@@ -46,6 +46,7 @@ from smb3server.settings.share import ConnectionRules, ShareRules
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
+from smb3server.wire.compression import NAMES
 from smb3server.wire.negotiate import DIALECT_NAMES
 from smb3server.wire.rdma_transform import RdmaTransformId
 
@@ -61,6 +62,7 @@ SIGNING = {
     "AES-CMAC": SigningAlgorithm.AES_CMAC,
     "HMAC-SHA256": SigningAlgorithm.HMAC_SHA256,
 }
+COMPRESSION = {name: algorithm for algorithm, name in NAMES.items()}
 RDMA_TRANSFORMS = {"encryption": RdmaTransformId.ENCRYPTION, "signing": RdmaTransformId.SIGNING}
 SERVER = "[server]"
 
@@ -165,6 +167,7 @@ class _Builder:
         settings.ciphers = tuple(CIPHERS[name] for name in section.ciphers)
         settings.signing_algorithms = tuple(SIGNING[name] for name in section.signing_algorithms)
         settings.rdma_transforms = tuple(RDMA_TRANSFORMS[name] for name in section.rdma_transforms)
+        settings.compression = tuple(COMPRESSION[name] for name in section.compression)
         settings.trusted_realms = tuple(section.trusted_realms)
         with problems.of("[groups]", ""):
             settings.groups = Groups(groups)

@@ -35,6 +35,7 @@ AuditEvent = Literal["connect", "open", "create", "write", "delete", "rename", "
 DialectName = Literal["2.0.2", "2.1", "3.0", "3.0.2", "3.1.1"]
 CipherName = Literal["AES-128-GCM", "AES-256-GCM", "AES-128-CCM", "AES-256-CCM"]
 SigningName = Literal["AES-GMAC", "AES-CMAC", "HMAC-SHA256"]
+CompressionName = Literal["LZ4", "LZ77", "LZ77+Huffman", "LZNT1", "Pattern_V1"]
 TransformName = Literal["encryption", "signing"]
 PasswordLength = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -358,6 +359,17 @@ class Server(Section):
             unset="both",
         ),
     ] = field(default_factory=lambda: ["encryption", "signing"])
+    compression: Annotated[
+        list[CompressionName],
+        about(
+            "algorithms that messages may be compressed with where the client asks for it, of `LZ4`, `LZ77`, "
+            "`LZ77+Huffman`, `LZNT1`, `Pattern_V1`; the client's order of preference decides among them; `[]`: no "
+            "message is compressed ([compression.md](compression.md))",
+            Effect.NEW_CONNECTIONS,
+            example=["LZ77", "Pattern_V1"],
+            unset="all five",
+        ),
+    ] = field(default_factory=lambda: ["LZ4", "LZ77", "LZ77+Huffman", "LZNT1", "Pattern_V1"])
     multichannel: Annotated[bool, about("a session may use several connections", Effect.NEW_CONNECTIONS)] = (
         _SETTINGS.multichannel
     )

@@ -1,7 +1,7 @@
 """The envelope of a message: its signature, or the transform header and its encryption. [MS-SMB2 3.1.4.1, 3.1.4.3]
 
 Server and client sign, seal, unseal and verify here alone. The order is that of the specification: a message is signed
-or sealed, never both; compression will lie below the seal, and above the signature. [MS-SMB2 3.1.4.4]
+or sealed, never both. It is compressed when it is signed, and before it is sealed (``compression``). [MS-SMB2 3.1.4.4]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from smb3server.crypto.encryption import ENCRYPTED, TAG_SIZE, TRANSFORM, TRANSFORM_SIZE, SessionCipher
 from smb3server.crypto.signing import Signer
+from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID
 from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
@@ -88,7 +89,8 @@ def seal_in(frame: memoryview, segments: Sequence[Buffer], cipher: SessionCipher
 
 
 def unseal(message: memoryview, session_of: Callable[[int], S | None]) -> tuple[memoryview, S]:
-    """Decrypt a message in place. Return what was sealed, and the session whose key it was sealed with.
+    """Decrypt a message in place. Return what was sealed, which may be compressed, and the session whose key it was
+    sealed with.
 
     ``message`` has at least the size of a transform header. ``session_of`` takes a SessionId. Raises
     ``EnvelopeError``. [MS-SMB2 3.2.5.1.1.1, 3.3.5.2.1.1]"""
@@ -98,11 +100,12 @@ def unseal(message: memoryview, session_of: Callable[[int], S | None]) -> tuple[
         raise EnvelopeError("encrypted for a session that does not exist")
     if flags != ENCRYPTED or size != len(message) - TRANSFORM_SIZE:
         raise EnvelopeError("bad transform header")
-    if size < HEADER_SIZE:
-        raise EnvelopeError("encrypted message shorter than a header")
     plain = cipher.decrypt(message)
     if plain is None:
         raise EnvelopeError("encrypted message is not authentic")
     if plain[:4] != PROTOCOL_ID:
-        raise EnvelopeError("encrypted message is not an SMB2 message")
+        if plain[:4] != COMPRESSION_PROTOCOL_ID:
+            raise EnvelopeError("encrypted message is not an SMB2 message")
+    elif size < HEADER_SIZE:
+        raise EnvelopeError("encrypted message shorter than a header")
     return plain, session

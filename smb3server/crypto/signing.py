@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hmac
 import struct
-import time
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -26,8 +26,14 @@ _FROM_SERVER = 1
 _IS_CANCEL = 2
 _OF_PAYLOAD = 0x80000000
 """Is zero in the nonces of messages. So no payload has the nonce of a message that the same key signs."""
+_CBC_FROM = 262144
+"""Bytes of a payload from which AES-CMAC goes through AES-CBC. Shorter ones are signed on the event loop."""
 _SLICE = 262144
-"""Bytes of a payload that AES-CMAC signs at a time."""
+"""Bytes that AES-CBC encrypts at a time. The interpreter's lock is taken again after each."""
+_BLOCK = 16
+_HIGH_BIT = 1 << 127
+_R128 = 0x87
+"""What a subkey of AES-CMAC is reduced by. [RFC 4493 2.3]"""
 
 
 class Signer(ABC):
@@ -87,10 +93,16 @@ class HmacSigner(Signer):
 
 
 class CmacSigner(Signer):
-    """AES-128-CMAC. Its 16 bytes are used."""
+    """AES-128-CMAC. Its 16 bytes are used.
+
+    The library's CMAC keeps the interpreter's lock. Its AES-CBC, of which CMAC is made, releases it. So the long
+    payloads that worker threads sign go through AES-CBC. On one thread that costs 1 to 3 % more. [RFC 4493]"""
 
     def __init__(self, key: bytes) -> None:
-        self._keyed = CMAC(algorithms.AES(key))
+        self._algorithm = algorithms.AES(key)
+        self._keyed = CMAC(self._algorithm)
+        self._subkeys: tuple[int, int] | None = None
+        """For a last block that is whole, and for one that is padded. Made on first use."""
 
     def sign(self, segments: Sequence[Buffer], message_id: int) -> bytes:
         state = self._keyed.copy()
@@ -102,13 +114,43 @@ class CmacSigner(Signer):
         return self.sign((message,), 0)
 
     def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
-        state = self._keyed.copy()
-        for at in range(0, len(payload), _SLICE):
-            if at:
-                # The library holds the interpreter's lock, and the next slice follows too soon for others to get it.
-                time.sleep(0)
-            state.update(payload[at : at + _SLICE])  # type: ignore[arg-type]  # declared as bytes
-        return state.finalize()
+        if len(payload) < _CBC_FROM:
+            return self.sign((payload,), 0)
+        state = Cipher(self._algorithm, modes.CBC(_ZEROS)).encryptor()
+        scratch = _scratch.memory
+        # The last block has 1 to 16 bytes. [RFC 4493 2.4]
+        before = (len(payload) - 1) // _BLOCK * _BLOCK
+        for at in range(0, before, _SLICE):
+            state.update_into(payload[at : min(at + _SLICE, before)], scratch)
+        last = bytes(payload[before:])
+        whole, padded = self._subkeys or self._make_subkeys()
+        if len(last) == _BLOCK:
+            block = int.from_bytes(last) ^ whole
+        else:
+            block = int.from_bytes((last + b"\x80").ljust(_BLOCK, b"\0")) ^ padded
+        return state.update(block.to_bytes(_BLOCK))
+
+    def _make_subkeys(self) -> tuple[int, int]:
+        """Return the two subkeys. [RFC 4493 2.3]"""
+        encrypted = Cipher(self._algorithm, modes.CBC(_ZEROS)).encryptor().update(_ZEROS)
+        whole = _double(int.from_bytes(encrypted))
+        made = self._subkeys = whole, _double(whole)
+        return made
+
+
+def _double(block: int) -> int:
+    """Multiply by x in the field of AES-CMAC. [RFC 4493 2.3]"""
+    return (block << 1) ^ (_HIGH_BIT << 1 | _R128) if block & _HIGH_BIT else block << 1
+
+
+class _Scratch(threading.local):
+    """Memory of one thread for ciphertext that nobody looks at."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(_SLICE + _BLOCK))
+
+
+_scratch = _Scratch()
 
 
 class GmacSigner(Signer):

@@ -11,6 +11,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Path
+    from smb3server.compression.transform import Packed
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Open, Session
     from smb3server.wire.header import FileId
@@ -24,6 +25,18 @@ class Frame(NamedTuple):
     """Ends at least ``TAG_SIZE`` bytes behind the data."""
     data_at: int
     """Offset of the data. The message is encrypted here only if what comes before the data is exactly as long."""
+
+
+class Expanded:
+    """A message that was decompressed: it lies in memory of its own. An ``InboundMessage``."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+
+    def release(self) -> None:
+        """Do nothing: its memory need not be given back."""
 
 
 @dataclass(slots=True)
@@ -47,6 +60,8 @@ class Reply:
     """Data behind the segments that is sent out of a file. The reply is sent alone, neither signed nor encrypted."""
     frame: Frame | None = None
     """The memory around the last segment, if it has room for the rest of the message."""
+    packed: Packed | None = None
+    """The last segment compressed. It is used if the reply is sent alone."""
 
 
 class Fresh(NamedTuple):
@@ -90,6 +105,8 @@ class Chain:
     """The last command named a session that does not exist, so that no command can be related to it."""
     replies: list[Reply] = field(default_factory=list)
     """Replies that are ready and have not been sent."""
+    expanding: bool = False
+    """The message is being decompressed. Until that is done, the chain is parked."""
     size: int = 0
     """Bytes of ``replies``."""
     # Invariant: size is the sum of the sizes of replies.

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.compression.benefit import Counts
+from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, largest_plain
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID
 from smb3server.crypto.envelope import EnvelopeError, unseal
 from smb3server.dispatch import checks, lookup
-from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.chain import Chain, Expanded
 from smb3server.dispatch.fast_lane import FastLane
 from smb3server.dispatch.look_lane import LookLane
 from smb3server.dispatch.parking import CHAIN_MARK, MESSAGE_MARK, TURN, Parking
@@ -27,6 +29,7 @@ from smb3server.state import file_events
 from smb3server.state.file_events import DENIALS
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
+from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, COMPRESSION_TRANSFORM
 from smb3server.wire.create import parse_request as parse_create
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.server_notification import SERVER_TO_CLIENT_NOTIFICATION
@@ -35,6 +38,8 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from smb3server.dispatch.measuring import Measuring
     from smb3server.state.objects import Session, TreeConnect
     from smb3server.state.ports import NotStored, Persistence
@@ -70,6 +75,13 @@ def _is_secret(request: Request) -> bool:
     return (session if tree is None or command == _TREE_CONNECT else tree).encrypt_data
 
 
+def _check_session(plain: memoryview, session: Session) -> None:
+    """Raise ``Disconnect`` if a decrypted message does not name the session whose key it was encrypted with. [MS-SMB2
+    3.3.5.2.1.1]"""
+    if int.from_bytes(plain[40:48], "little") != session.session_id:
+        raise Disconnect("encrypted message of another session")
+
+
 class Owner(Protocol):
     """Keeps account of all connections."""
 
@@ -92,6 +104,7 @@ class Dispatcher:
         self._owner = owner
         self._measuring = measuring
         self.connection = Connection(transport, server.settings, self)
+        self.connection.compressed = Counts(server.compressed)
         self.writer = ReplyWriter(self.connection, server)
         self.handlers: Mapping[int, Handler] = HANDLERS
         """The handlers of the connection's commands, by command."""
@@ -131,7 +144,7 @@ class Dispatcher:
             inbound.release()
             self.connection.disconnect(str(reason), broke_protocol=True)
             return
-        if self.parking.chains or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
+        if self.parking.chains or chain.expanding or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
             self.parking.park(chain)
         else:
             self._go_on(chain)
@@ -141,11 +154,12 @@ class Dispatcher:
         magic = view[:4]
         if magic == SMB1_PROTOCOL_ID:
             return self._answer_smb1(inbound, view)
+        if magic == COMPRESSION_PROTOCOL_ID:
+            return self._expand(inbound, view, cipher_session)
         if len(view) < HEADER_SIZE:
             raise Disconnect("message shorter than a header")
         if magic == PROTOCOL_ID:
             return Chain(inbound, view, cipher_session)
-        # 3.3.5.2.13: compression is never negotiated, so a compressed message ends up here, too.
         raise Disconnect(f"unknown protocol identifier {bytes(magic).hex()}")
 
     def _answer_smb1(self, inbound: InboundMessage, view: memoryview) -> Chain:
@@ -170,9 +184,54 @@ class Dispatcher:
         if session.keys_are_public and self.connection.constrained:
             # After a logon of somebody else, Windows serves it (3.3.5.2.1.1 note 259).
             raise Disconnect("encrypted by an anonymous user, and nobody else has logged on")
-        if int.from_bytes(plain[40:48], "little") != session.session_id:
-            raise Disconnect("encrypted message of another session")
+        if plain[:4] == PROTOCOL_ID:
+            _check_session(plain, session)
         return plain, session
+
+    def _expand(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> Chain:
+        """Decompress a message, or begin to, on a worker thread. Raises ``Disconnect``. [MS-SMB2 3.3.5.2.1.2]"""
+        connection = self.connection
+        agreed = connection.compression
+        if agreed is None:
+            raise Disconnect("compressed message, and compression was not negotiated")
+        limit = largest_plain((connection.max_read_size, connection.max_write_size, connection.max_transact_size))
+        if not connection.is_authenticated:
+            limit = min(limit, self.server.settings.max_message_before_authentication)
+        declared = COMPRESSION_TRANSFORM.fields_from(view)[1] if len(view) >= COMPRESSION_TRANSFORM.size else 0
+        if ON_THREAD_FROM <= declared <= limit:
+            chain = Chain(Expanded(view), view, cipher_session, expanding=True)
+            future = connection.loop.run_in_executor(None, agreed.unpack, view, limit)
+            future.add_done_callback(partial(self._was_expanded, chain, inbound))
+            return chain
+        try:
+            plain = agreed.unpack(view, limit)
+        except CompressionError as error:
+            raise Disconnect(str(error)) from error
+        chain = Chain(Expanded(plain), plain, cipher_session)
+        self._take_expanded(chain, plain, len(view))
+        inbound.release()
+        return chain
+
+    def _take_expanded(self, chain: Chain, plain: memoryview, size: int) -> None:
+        """Let ``chain`` have its message, which had ``size`` bytes compressed. Raises ``Disconnect``."""
+        if chain.cipher_session is not None:
+            _check_session(plain, chain.cipher_session)
+        self.connection.compressed.receives(len(plain), size)
+        chain.inbound, chain.view, chain.expanding = Expanded(plain), plain, False
+
+    def _was_expanded(self, chain: Chain, inbound: InboundMessage, future: asyncio.Future[memoryview]) -> None:
+        """Continue with a message that a worker thread has decompressed. Disconnect if it was malformed."""
+        size = len(chain.view)
+        inbound.release()
+        if self.connection.closed:
+            future.exception()
+            return
+        try:
+            self._take_expanded(chain, future.result(), size)
+        except (CompressionError, Disconnect) as error:
+            self.connection.disconnect(str(error), broke_protocol=True)
+        else:
+            self.parking.expanded()
 
     # Running
 

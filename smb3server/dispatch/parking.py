@@ -1,4 +1,5 @@
-"""Chains that wait until their client has taken replies, or until other chains have had their turn.
+"""Chains that wait until their client has taken replies, until other chains have had their turn, or until their message
+is decompressed.
 
 Replies take memory until the client has taken them. If more than ``CHAIN_MARK`` bytes of a connection are unsent, its
 chain is parked before the next command and continues when they have drained. Meanwhile the connection is not read. A
@@ -77,6 +78,10 @@ class Parking:
         if self.chains:
             self._connection.loop.call_soon(self._go_on)
 
+    def expanded(self) -> None:
+        """Continue, as the message of a chain was decompressed."""
+        self._go_on()
+
     def clear(self) -> None:
         """End all parked chains, as the connection has ended."""
         while self.chains:
@@ -101,6 +106,7 @@ class Parking:
         connection = self._connection
         while (
             self.chains
+            and not self.chains[0].expanding
             and not self._has_turn
             and not connection.closed
             and connection.transport.pending_send_bytes <= CHAIN_MARK // 2
@@ -109,7 +115,7 @@ class Parking:
         if connection.closed:
             return
         if self.chains:
-            if not self._has_turn:
+            if not self._has_turn and not self.chains[0].expanding:
                 self._later()
         elif not self._server.stopping:
             connection.transport.resume_reading()

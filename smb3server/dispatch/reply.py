@@ -112,6 +112,7 @@ class ReplyWriter:
             request.on_encoded,
             data,
             result.frame,
+            result.packed,
         )
 
     def signer_for(self, request: Request) -> Signer | None:
@@ -199,10 +200,14 @@ class ReplyWriter:
                 raise ValueError("data out of a file in a message that needs its bytes")
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then), data)
             return
+        frame = replies[-1].frame
+        packed = replies[-1].packed
+        if packed is not None and not last:
+            segments, frame = packed.message(segments[:-1]), None
+            self.connection.compressed.sends(packed.original, packed.size)
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
-        frame = replies[-1].frame
         if frame is not None and frame.data_at == TRANSFORM_SIZE + sum(map(len, segments[:-1])):
             message, release = seal_in(frame.memory, segments, encrypt_for.cipher), on_sent
         else:

@@ -17,6 +17,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.compression.transform import Packed
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.chain import Chain, Frame, Fresh
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
@@ -41,6 +42,8 @@ class Response:
     """Data behind the segments that is sent out of a file. Only if ``Host.may_send_file`` allows it."""
     frame: Frame | None = None
     """The memory around the last segment, if it has room for the rest of the message."""
+    packed: Packed | None = None
+    """The last segment compressed."""
     fresh: Fresh | None = None
     """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 

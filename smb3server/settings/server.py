@@ -10,6 +10,7 @@ from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.limits import Limits
+from smb3server.wire.compression import CompressionAlgorithm
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
 
@@ -39,6 +40,14 @@ class Settings(Limits, kw_only=True):
     rdma_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
     """How data of encrypted and signed requests may be protected when it moves by RDMA. Empty: encrypted data moves in
     messages only."""
+    compression: tuple[int, ...] = (
+        CompressionAlgorithm.LZ4,
+        CompressionAlgorithm.LZ77,
+        CompressionAlgorithm.LZ77_HUFFMAN,
+        CompressionAlgorithm.LZNT1,
+        CompressionAlgorithm.PATTERN_V1,
+    )
+    """Algorithms that messages may be compressed with. The client's order decides among them. Empty: no message is."""
     allow_guest: bool = False
     """Whether unknown users become guests. A known user with a wrong password never does."""
     allow_anonymous: bool = False

@@ -50,6 +50,15 @@ class ShareRules(ConnectionRules, kw_only=True):
     access_based_enumeration: Annotated[
         bool, about("folders list only entries that the user may read", Effect.AT_ONCE, example=True)
     ] = False
+    compress: Annotated[
+        bool,
+        about(
+            "clients learn that they should have data compressed on the way ([compression.md](compression.md)); "
+            "without it they may ask for that all the same",
+            Effect.NEW_TREES,
+            example=True,
+        ),
+    ] = False
     hide_dot_files: Annotated[
         bool, about("names that begin with a dot are shown as hidden", Effect.AT_ONCE, example=True)
     ] = False

@@ -18,6 +18,8 @@ from smb3server.access.check import Token
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.backends.base import Backend, Handle, Path, User
+from smb3server.compression.benefit import Benefit, Counts
+from smb3server.compression.transform import Agreement
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
 from smb3server.files.caching import HANDLE, WRITE, Lease, Oplock
@@ -149,6 +151,9 @@ class Connection:
         """Whether messages need no encryption of SMB, since QUIC encrypts them. [MS-SMB2 3.3.1.7]"""
         self.rdma_transform_ids: tuple[int, ...] = ()
         """How data that moves by RDMA may be protected."""
+        self.compression: Agreement | None = None
+        """How messages may be compressed. None: not at all. (Connection.CompressionIds, SupportsChainedCompression.)"""
+        self.compressed = Counts()
         self.rdma_bytes_encrypted = 0
         """Bytes that moved by RDMA encrypted, in either direction. The transport counts them among all that did."""
         self.rdma_bytes_signed = 0
@@ -478,6 +483,8 @@ class Open:
     bytes_read: int = 0
     """Bytes of data that READs of it returned. Reports add them up; see ``OpenTable.close``."""
     bytes_written: int = 0
+    benefit: Benefit | None = None
+    """Whether compressing its data pays. None until a client asks for that."""
     # Invariant: neither ``handle`` nor ``_closing`` is closed while ``in_flight`` is greater than 0.
     in_flight: int = 0
     """Number of worker threads and RDMA transfers that use the handle."""

@@ -11,6 +11,7 @@ from smb3server.auth.accounts import Accounts
 from smb3server.auth.directory import Directory
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.users import Principals, UserDatabase
+from smb3server.compression.benefit import Counts
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
 from smb3server.net.fabric_choice import Choice
@@ -63,6 +64,8 @@ class ServerState:
         self.flushes = Flushes()
         self.long_work = LongWork()
         self.turns = Turns()
+        self.compressed = Counts()
+        """Of all connections since the server's start."""
         """Schedules chains of requests that have worked long enough in one turn of the event loop."""
         self.buffers = BufferPool()
         self.max_transact_size = self.settings.max_io_size

@@ -44,6 +44,7 @@ class ShareFlags(enum.IntFlag):
     ACCESS_BASED_DIRECTORY_ENUM = 0x00000800
     FORCE_LEVELII_OPLOCK = 0x00001000
     ENCRYPT_DATA = 0x00008000
+    COMPRESS_DATA = 0x00100000
 
 
 class ShareCapabilities(enum.IntFlag):

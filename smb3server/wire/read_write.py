@@ -21,6 +21,14 @@ class Channel(enum.IntEnum):
     RDMA_TRANSFORM = 3
 
 
+class ReadFlags(enum.IntFlag):
+    """Flags of a READ request. [MS-SMB2 2.2.19]"""
+
+    UNBUFFERED = 0x01
+    REQUEST_COMPRESSED = 0x02
+    """The response may be compressed, in dialect 3.1.1."""
+
+
 class WriteFlags(enum.IntFlag):
     """Flags of a WRITE request. [MS-SMB2 2.2.21]"""
 

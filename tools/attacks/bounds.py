@@ -64,6 +64,7 @@ NUMBERS = (
             "NegotiateRequest.dialect_count",
             "NegotiateRequest.context_count",
             "RdmaTransformCapabilities.transform_count",
+            "CompressionCapabilities.algorithm_count",
         ),
     ),
     Number("bytes of a token", "limits.max_message_before_authentication", "nested_tokens"),
@@ -230,8 +231,10 @@ async def long_negotiations(target: Target) -> None:
     """Send NEGOTIATEs with thousands of dialects, contexts and algorithms, without an account."""
     fixed = struct.Struct("<HHHHI16sIHH")
     ciphers = struct.pack("<HHI", 2, 2 + 2 * 28000, 0) + struct.pack("<H", 28000) + b"\1\0" * 28000
+    hashes = struct.pack("<HHI", 1, 6, 0) + struct.pack("<HHHxx", 1, 0, 1)
+    compression = hashes + struct.pack("<HHI", 3, 8 + 2 * 28000, 0) + struct.pack("<HHI", 28000, 0, 1) + b"\7\0" * 28000
     empty = struct.pack("<HHI", 0x7777, 0, 0) * 7000
-    for dialects, count, contexts in ((1, 1, ciphers), (1, 7000, empty), (28000, 0, b"")):
+    for dialects, count, contexts in ((1, 1, ciphers), (1, 2, compression), (1, 7000, empty), (28000, 0, b"")):
         listed = struct.pack("<H", 0x0311) * dialects
         listed += bytes(-(64 + fixed.size + len(listed)) % 8)
         body = fixed.pack(36, dialects, 1, 0, 0, os.urandom(16), 64 + fixed.size + len(listed), count, 0)

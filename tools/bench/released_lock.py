@@ -91,6 +91,7 @@ def parts(connection: socket.socket, descriptor: int, size: int) -> dict[str, Pa
         signer = make_signer(algorithm, _KEY)
         found[f"{algorithm.name}, one segment"] = partial(signer.sign, (data,), 1)
         found[f"{algorithm.name}, header and data"] = partial(signer.sign, (header, data), 1)
+        found[f"{algorithm.name}, a payload"] = partial(signer.sign_payload, data, signer.payload_nonce(1, True))
     found["AES_128_GCM, encryption"] = lambda: cipher.encrypt_in_place(size, message)
     found["AES_128_GCM, decryption"] = lambda: cipher.decrypt(message[: TRANSFORM_SIZE + size])
     return found

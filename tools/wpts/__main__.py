@@ -28,7 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "tests" / "conformance"
 PAGE = ROOT / "docs" / "microsoft-suites.md"
 DECISIONS = table.HERE / "decisions.md"
-SETTINGS = {"dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"]}
+SETTINGS = {
+    "smb2": [
+        "SupportedCompressionAlgorithms=LZNT1;LZ77;LZ77Huffman;Pattern_V1",
+        "IsChainedCompressionSupported=true",
+    ],
+    "dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"],
+}
 """Properties that a suite has besides those of the runner's own configuration."""
 _SLOW = "Name!~Scavenger"
 """Leaves out two cases that wait for ten minutes."""

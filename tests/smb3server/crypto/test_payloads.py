@@ -81,7 +81,7 @@ def test_payloads_and_messages_never_share_a_nonce() -> None:
     assert len(set(nonces)) == 40
 
 
-@pytest.mark.parametrize("size", [*SIZES, 600_000])
+@pytest.mark.parametrize("size", [*SIZES, 262_143, 262_144, 262_145, 262_159, 524_288, 524_289, 600_000])
 def test_signature_covers_the_payload_alone(size: int) -> None:
     key = KEY[:16]
     payload = memoryview(bytearray(os.urandom(size)))
@@ -131,9 +131,10 @@ def test_nonces_of_gmac_differ_from_those_of_messages_and_between_the_ends() -> 
 def test_payloads_may_be_protected_on_several_threads() -> None:
     server, client, _ = ends(Cipher.AES_256_CCM)
     signer = make_signer(SigningAlgorithm.AES_CMAC, KEY[:16])
+    signatures = {number: signer.sign_payload(memoryview(bytes([number]) * 300_000), b"") for number in range(40)}
 
     def there_and_back(number: int) -> bool:
-        plain = bytes([number]) * 100_000
+        plain = bytes([number]) * 300_000
         buffer = buffer_with(plain)
         signature = signer.sign_payload(buffer, b"")
         nonce = nonces[number]
@@ -141,6 +142,7 @@ def test_payloads_may_be_protected_on_several_threads() -> None:
         return (
             client.decrypt_payload(buffer, nonce, tag)
             and bytes(buffer) == plain
+            and signature == signatures[number]
             and signer.verify_payload(buffer, b"", signature)
         )
 
