@@ -179,6 +179,9 @@ class _Builder:
         settings.share_folders = tuple(section.share_folders)
         config.listen = section.listen
         self._check_listen(SERVER, section.listen)
+        config.processes = section.processes
+        config.process_addresses = section.process_addresses
+        self._check_listen(SERVER, section.process_addresses, "process_addresses")
         config.port = section.port
         config.rdma_port = section.rdma_port
         with problems.of(SERVER, "rdma"):
@@ -253,6 +256,7 @@ class _Builder:
             name,
             Path(section.path),
             isinstance(section, schema.Share) and section.require_mount,
+            section.process if isinstance(section, schema.Share) else 0,
             **{key: getattr(section, key) for key in keys_of(ShareRules)},
             hide_files=tuple(section.hide_files),
             veto_files=tuple(section.veto_files),
@@ -408,9 +412,9 @@ class _Builder:
             deny = parse_hosts(section.hosts_deny)
         return HostLists(allow, deny or ())
 
-    def _check_listen(self, owner: str, hosts: list[str]) -> None:
+    def _check_listen(self, owner: str, hosts: list[str], key: str = "listen") -> None:
         for index, host in enumerate(hosts):
-            with self._problems.of(owner, "listen"):
+            with self._problems.of(owner, key):
                 check_address(host)
                 if host in hosts[:index]:
                     raise ConfigError(f"{host}: given twice")

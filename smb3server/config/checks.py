@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from smb3server.auth.groups import is_user
+from smb3server.config import processes
 from smb3server.config.error import ConfigError, Problems, RightsError, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.sections import did_you_mean
@@ -66,6 +67,8 @@ def find(config: Config, problems: Problems) -> None:
     problems.check(wrong_host_users(config, config.accounts))
     _check_lists(config, problems)
     _check_cluster(config, problems)
+    if config.part is None:
+        processes.find(config, problems)
     for key, file in (("log_file", config.log.file), ("audit_file", config.log.audit_file)):
         if file is not None:
             with problems.of(_SERVER, key):

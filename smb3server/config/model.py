@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
@@ -26,6 +27,8 @@ class ShareConfig(ShareRules):
     name: str
     path: Path
     require_mount: bool = False
+    process: int = 0
+    """The process that has to serve it, from 1. 0 means any."""
     users: frozenset[str] | None = None
     read_list: frozenset[str] = frozenset()
     write_list: frozenset[str] = frozenset()
@@ -65,6 +68,15 @@ class NamespaceConfig(ConnectionRules):
         return self.namespace.name
 
 
+class Part(NamedTuple):
+    """One of the processes that serve the shares of one configuration."""
+
+    number: int
+    """From 1."""
+    main_state: Path
+    """The state directory of the whole server, which is that of process 1."""
+
+
 @dataclass(slots=True)
 class Config:
     """The whole configuration of one server."""
@@ -74,6 +86,12 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     listen: list[str] = field(default_factory=list)
     """Addresses to listen on; empty means all."""
+    processes: int = 1
+    """How many processes serve the shares."""
+    process_addresses: list[str] = field(default_factory=list)
+    """An address for each process. Empty means ``listen``, or else the addresses of this machine."""
+    part: Part | None = None
+    """Which process's this is. None means that of the whole server."""
     port: int | None = None
     """TCP port. None means 445, or one above 1024 if the process may not bind 445."""
     rdma: str = "off"

@@ -27,6 +27,7 @@ _WEB = WebConfig()
 _DISCOVERY = DiscoveryConfig()
 _METRICS = MetricsSettings()
 _AS_ALL = "as `log_level`"
+MAX_PROCESSES = 64
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -41,6 +42,7 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Ttl = Annotated[float, Meta(ge=2, le=60)]
 Stall = Annotated[float, Meta(ge=0, le=600)]
 Wait = Annotated[float, Meta(ge=1, le=600)]
+Processes = Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
 Mode = Annotated[str, Meta(pattern="^0?[0-7]{3}$", title='permissions in octal digits, as "0640"')]
 NetbiosName = Annotated[
@@ -79,6 +81,18 @@ class Server(Section):
     port: Annotated[
         Port | None, about("TCP port; 0: any free one", Effect.RESTART, example=445, unset="445, else 1445")
     ] = None
+    processes: Annotated[
+        Processes,
+        about("how many processes serve the shares ([many-cores.md](many-cores.md#one-name-several-processes))"),
+    ] = 1
+    process_addresses: Annotated[
+        list[str],
+        about(
+            "list of addresses, one for each process",
+            example=["192.0.2.10", "192.0.2.11"],
+            unset="`listen`, else the first addresses of this machine",
+        ),
+    ] = field(default_factory=list)
     rdma: Annotated[str, about("as `--rdma`", Effect.RESTART, example="iwarp,roce")] = "off"
     rdma_port: Annotated[Port | None, about("SMB Direct port", Effect.RESTART, example=5445, unset="5445")] = None
     rdma_read_size: Annotated[
@@ -518,6 +532,13 @@ class Share(ShareOptions):
             Effect.REPLACED,
         ),
     ] = False
+    process: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_PROCESSES)],
+        about(
+            "number of the process that serves the share, from 1, where the server has several `processes`; 0: any",
+            Effect.RESTART,
+        ),
+    ] = 0
 
 
 class Homes(ShareOptions):

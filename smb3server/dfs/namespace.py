@@ -122,7 +122,8 @@ class Link:
     """A folder of a namespace that leads to targets."""
 
     path: Path
-    """Below the root. It may lie in folders, which are there for the links in them alone."""
+    """Below the root. It may lie in folders, which are there for the links in them alone. Empty means that the root
+    itself leads on: the share is on another server (``moved``)."""
     targets: tuple[Target, ...]
     comment: str = ""
     ttl: int | None = None
@@ -179,7 +180,7 @@ class Namespace:
             covering = self._index.get(WINDOWS.path_key(link.path))
             if covering is not link:
                 raise ValueError(f"link {link.name}: given twice")
-            above = self.covering(link.path[:-1])
+            above = self.covering(link.path[:-1]) if link.path else None
             if above is not None:
                 raise ValueError(f"link {link.name}: it lies below link {above.name}, and could not be reached")
         known = {site.name.casefold() for site in self.sites}
@@ -204,7 +205,7 @@ class Namespace:
         """Return the link that is at ``path`` or above it. [MS-DFSC 3.2.4.1]"""
         # A client may name a path of thousands of components.
         key = WINDOWS.path_key(path[: self._deepest])
-        for depth in range(1, len(key) + 1):
+        for depth in range(len(key) + 1):
             link = self._index.get(key[:depth])
             if link is not None:
                 return link
@@ -229,6 +230,14 @@ class Namespace:
             found = found.ipv4_mapped
         nearest = [(network.prefixlen, site) for site in self.sites for network in site.networks if found in network]
         return max(nearest, key=lambda entry: entry[0])[1] if nearest else None
+
+
+def moved(name: str, server: str) -> Namespace:
+    """Return the namespace that leads clients of a share to another server, where it has the same name.
+
+    ``server``: an address. The answer is that for a link, as Samba's for ``msdfs proxy``: the target is a share like
+    any other, and not a root of its own. [MS-DFSC 3.2.5.5]"""
+    return Namespace(name, (Link((), (Target(server, (name,)),)),))
 
 
 def target_sets(

@@ -67,6 +67,6 @@ class NamespaceStore(MemoryBackend):
 
         Raises also ``StatusError``: PATH_NOT_COVERED. [MS-DFSC 3.2.4.1]"""
         link = self.namespace.covering(request.path)
-        if link is not None and not (request.open_reparse_point and len(request.path) == len(link.path)):
+        if link is not None and not (link.path and request.open_reparse_point and len(request.path) == len(link.path)):
             raise StatusError(NtStatus.PATH_NOT_COVERED)
         return super().open(request)

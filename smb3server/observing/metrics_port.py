@@ -12,7 +12,7 @@ import functools
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from smb3server.net.door import Door
 from smb3server.net.listener import listening_socket
@@ -32,7 +32,9 @@ PATIENCE = 5.0
 class MetricsPort:
     """One listening port. ``start`` it, then ``close`` it, once."""
 
-    def __init__(self, text: Callable[[], bytes], admits: Callable[[str], bool] = lambda host: True) -> None:
+    def __init__(
+        self, text: Callable[[], bytes | Awaitable[bytes]], admits: Callable[[str], bool] = lambda host: True
+    ) -> None:
         """``text``: returns what a scrape gets. ``admits``: returns whether an address may use the server at all."""
         self._text = text
         self._admits = admits
@@ -85,14 +87,14 @@ class MetricsPort:
                 # rest, and the connection, for ever.
                 writer.transport.set_write_buffer_limits(0)
                 try:
-                    writer.write(self._respond(await reader.readuntil(b"\r\n\r\n")))
+                    writer.write(await self._respond(await reader.readuntil(b"\r\n\r\n")))
                     await writer.drain()
                 finally:
                     writer.transport.abort()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("metrics: %s", error)
 
-    def _respond(self, head: bytes) -> bytes:
+    async def _respond(self, head: bytes) -> bytes:
         line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(line) != 3 or not line[2].startswith("HTTP/1."):
             return _answer("400 Bad Request", b"not a request of HTTP/1\n", "text/plain")
@@ -101,7 +103,9 @@ class MetricsPort:
             return _answer("405 Method Not Allowed", b"GET alone\n", "text/plain")
         path = target.partition("?")[0]
         if path == "/metrics":
-            return _answer("200 OK", self._text(), CONTENT_TYPE, method == "GET")
+            found = self._text()
+            text = await found if isinstance(found, Awaitable) else found
+            return _answer("200 OK", text, CONTENT_TYPE, method == "GET")
         if path == "/healthz":
             return _answer("200 OK", b"ok\n", "text/plain", method == "GET")
         return _answer("404 Not Found", b"there are /metrics and /healthz\n", "text/plain", method == "GET")

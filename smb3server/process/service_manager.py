@@ -29,10 +29,12 @@ _PATIENCE = 1.0
 class ServiceManager:
     """The manager, or nobody if ``address`` is empty."""
 
-    def __init__(self, address: str = "", watchdog: float | None = None) -> None:
-        """Connect. ``watchdog`` is the longest silence in seconds that the manager bears; None means any."""
+    def __init__(self, address: str = "", watchdog: float | None = None, channel: socket.socket | None = None) -> None:
+        """Connect. ``watchdog`` is the longest silence in seconds that the manager bears; None means any.
+
+        ``channel``: a socket that keeps messages apart and leads to the manager already."""
         self.watchdog = watchdog
-        self._socket: socket.socket | None = None
+        self._socket = channel
         self._status = ""
         self._timers: list[asyncio.TimerHandle] = []
         if address:
@@ -85,9 +87,13 @@ class ServiceManager:
         """From now on send ``describe()`` when it changes, and signs of life of the event loop to a watchdog."""
         if self._socket is None:
             return
-        self._every(STATUS_SECONDS, lambda: self._tell(describe()))
+        self._every(STATUS_SECONDS, lambda: self.tell(describe()))
         if self.watchdog is not None:
-            self._every(self.watchdog / 2, lambda: self._send("WATCHDOG=1"))
+            self._every(self.watchdog / 2, self.alive)
+
+    def alive(self) -> None:
+        """Give a sign of life."""
+        self._send("WATCHDOG=1")
 
     def close(self) -> None:
         """Disconnect."""
@@ -95,7 +101,8 @@ class ServiceManager:
             self._socket.close()
             self._socket = None
 
-    def _tell(self, status: str) -> None:
+    def tell(self, status: str) -> None:
+        """Send a status text, if it is another one."""
         if status != self._status:
             self._status = status
             self._send(_status_line(status))

@@ -10,8 +10,8 @@ Reading order: ``reception`` (the part that all listeners share) -> ``tcp_ports`
 ``clustering``, ``witnessing``, ``web_page``, ``quic`` and ``kerberos`` (imported only if configured) -> ``privileges``
 -> ``stored_opens``, ``running_shares``, ``namespaces`` and ``users`` (what changes while the server runs) ->
 ``recycle_folders`` (which it empties) -> ``effects`` (when) and ``reload`` -> ``observing`` (what it tells of itself)
--> ``admin`` (changes by the operator) -> ``running`` (as a block of a program) -> ``service`` (the order of all these
-steps).
+-> ``admin`` (changes by the operator) -> ``running`` (as a block of a program) -> ``processes`` (several of
+them under one name) -> ``service`` (the order of all these steps).
 """
 
 from __future__ import annotations

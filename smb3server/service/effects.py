@@ -28,6 +28,7 @@ _OTHERS = {
     # The log's and the audit's files are opened again by each reload. Their names stay.
     **dict.fromkeys(("log", "metrics", "traces", "cluster", "witness", "homes", "discovery"), Effect.RESTART),
     **dict.fromkeys(("web", "quic"), Effect.RESTART),
+    "part": Effect.AT_ONCE,
     # Not settings: what was found while reading.
     **dict.fromkeys(("notes", "secret_files", "command_line_passwords"), Effect.AT_ONCE),
 }

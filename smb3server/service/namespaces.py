@@ -35,6 +35,10 @@ class RunningNamespaces:
             changes.append(f"namespace {gone.name}: removed")
         return changes
 
+    def drop(self, name: str) -> None:
+        """Stop serving one of the configuration."""
+        self.leave(entry for entry in self._configured.values() if entry.name.casefold() != name.casefold())
+
     def serve(self, wanted: Iterable[NamespaceConfig]) -> list[str]:
         """Serve the namespaces of the configuration. Return what was changed, in words."""
         changes = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Observing:
         self._registry: CollectorRegistry | None = None
         self.port: MetricsPort | None = None
         """Where Prometheus scrapes; None if there is no such port."""
+        self.scraped: Callable[[], Awaitable[bytes]] | None = None
+        """Returns what the port answers. None means the metrics of this process."""
         self.traces = Traces(server)
         self.cluster: ClusterState | None = None
         """The node, if the server is one of a cluster. Set it before ``start``."""
@@ -100,7 +102,7 @@ class Observing:
     def _listen(self, host: str, port: int) -> None:
         from smb3server.observing.metrics_port import MetricsPort
 
-        made = MetricsPort(self._metrics, self._server.admits)
+        made = MetricsPort(self._metrics if self.scraped is None else self.scraped, self._server.admits)
         try:
             made.start(host, port)
         except OSError as error:

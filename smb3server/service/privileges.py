@@ -103,6 +103,13 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def guard_memory() -> None:
+    """Keep other processes of this user, and core dumps, from the memory of this one, which contains passwords."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
 class Privileges:
     """The privileges of this process. Call ``restrict``, then ``drop_start_privileges``, once each."""
 

@@ -47,7 +47,7 @@ from smb3server.service.running import Running
 from smb3server.service.running_shares import RunningShares, folders_down
 from smb3server.service.shadow_copies import ServedShadowCopies
 from smb3server.service.shares import warn_of_roots
-from smb3server.service.state_directory import StateDirectory
+from smb3server.service.state_directory import StateDirectory, read_guid
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.service.tcp_ports import EVERYWHERE, TcpPorts
 from smb3server.service.users import LiveUsers
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from smb3server.cluster.fencer import Fencer
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
+    from smb3server.service.processes.member import Member
     from smb3server.service.quic import QuicPorts
     from smb3server.web.serving import WebServer
     from witness.setup import Witness
@@ -89,6 +90,7 @@ class Service(Running):
         sockets: Sequence[socket.socket] = (),
         manager: ServiceManager | None = None,
         fencer: Fencer | None = None,
+        member: Member | None = None,
         *,
         shares: Iterable[schema.Share] = (),
         users: Iterable[schema.User] = (),
@@ -102,7 +104,8 @@ class Service(Running):
         ``privileges`` are those of the process; None leaves them unchanged. ``read`` reads the configuration again, on
         a worker thread; None means that it never changes. ``sockets`` are TCP sockets of the service manager, which
         listen already. ``manager`` is told of reloads; None means that nobody is. ``fencer`` fences other nodes of a
-        cluster; it was started before the process gave up its privileges.
+        cluster; it was started before the process gave up its privileges. ``member`` says which of several processes
+        this is.
         """
         if config is None:
             config = configure(shares, users, options)
@@ -110,6 +113,7 @@ class Service(Running):
             raise TypeError("give either a config, or shares, users and options")
         self.manager = manager or ServiceManager()
         self._fencer = fencer
+        self._member = member
         self._privileges = privileges
         self._read = read
         self._given = config
@@ -152,6 +156,8 @@ class Service(Running):
         self._reload.limits_changed = self._limit_opens
         self.share_admin = server.share_administration = ShareAdmin(self._reload, self.shares)
         self.link_admin = LinkAdmin(self._reload, self.share_admin)
+        if member is not None:
+            self.share_admin.claim = member.check_own
         self._shadow_copies = ServedShadowCopies(server)
         server.shadow_copies = ShadowCopyAgent(self._shadow_copies)
         self.on_stop: Callable[[], None] = lambda: None
@@ -181,6 +187,8 @@ class Service(Running):
         self._check_kerberos()
         self._limit_opens()
         self._open_state()
+        if self._member is not None:
+            self._member.commit()
         self._choose_domain()
         self.share_admin.load(self.config.state)
         self._reload.start_with(self._complete(self.config))
@@ -216,12 +224,18 @@ class Service(Running):
             await self._open_page(self.config.web)
         if self._privileges is not None:
             self._privileges.drop_start_privileges()
+        if self._member is not None:
+            self.observing.scraped = self._metrics_of_all
         await self.observing.start()
         await self._open_admin()
         self._tasks = [
             asyncio.create_task(self._look_for_folders()),
             asyncio.create_task(RecycleFolders(self.server).run()),
         ]
+        if self._member is not None:
+            from smb3server.service.processes.asking import follow_users
+
+            self._tasks.append(asyncio.create_task(follow_users(self.users)))
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
 
@@ -283,6 +297,9 @@ class Service(Running):
             seed = _seed(f"cluster {self.config.cluster.name}")
         elif self.config.state is None:
             seed = _seed(f"machine {machine_id()} {self.config.settings.server_name}")
+        elif self._member is not None:
+            # All processes are one server.
+            seed = read_guid(self._member.state).bytes_le[:12]
         else:
             # The state directory keeps the server's GUID.
             seed = self.server.server_guid[:12]
@@ -386,6 +403,10 @@ class Service(Running):
         }
         if self.witness is not None:
             commands |= self.witness.admin_commands()
+        if self._member is not None:
+            from smb3server.service.processes.asking import member_commands
+
+            commands = self._commands = member_commands(self._member, self, commands)
         admin = AdminSocket(path, commands)
         try:
             await admin.start()
@@ -393,6 +414,9 @@ class Service(Running):
             self.notes.append(f"`smb3server status` will not work: {path}: {error.strerror or error}")
             return
         self.admin = admin
+        if self._member is not None and not self._member.others:
+            # Process 1 speaks for all.
+            return
         try:
             admin.announce()
         except OSError as error:
@@ -409,6 +433,8 @@ class Service(Running):
                     given = self._given if self._read is None else await asyncio.to_thread(self._read)
                     fresh = self._complete(replace(given, accounts=self.users.read_again(given)))
                     outcome = await self._reload.apply(fresh)
+                    if self._member is not None:
+                        self._member.commit()
                 except ConfigError as error:
                     for line in str(error).splitlines():
                         log.error("reload: %s", line)
@@ -417,6 +443,10 @@ class Service(Running):
                 self.observing.reloaded(self.config, self._read is not None)
                 if self.quic is not None:
                     self.quic.look_again()
+                if self._member is not None:
+                    from smb3server.service.processes.asking import reload_others
+
+                    await reload_others(self._member, outcome)
         outcome.write_log()
         log.info("configuration reloaded")
         return outcome
@@ -429,6 +459,12 @@ class Service(Running):
             down = await asyncio.to_thread(folders_down, self.config.shares)
             async with self.share_admin.lock:
                 await self._reload.bring_up(down)
+
+    async def _metrics_of_all(self) -> bytes:
+        """Return the metrics of all processes."""
+        command: Any = self._commands["metrics"]
+        text: str = (await command({}))["text"]
+        return text.encode()
 
     def _report(self, request: dict[str, Any]) -> Report:
         """Return the report. ``"files": false`` leaves out opens and locks."""

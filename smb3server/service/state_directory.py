@@ -57,6 +57,14 @@ class StateDirectory:
         self._lock.release()
 
 
+def read_guid(path: Path) -> uuid.UUID:
+    """Return the ServerGuid that a state directory keeps. Raises ``ConfigError``."""
+    try:
+        return _guid(path / _GUID_FILE)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"state directory {path}: {error}") from error
+
+
 def _guid(file: Path) -> uuid.UUID:
     """Read the ServerGuid, which stays the same over restarts; make it in the first run. [MS-SMB2 3.3.1.5]"""
     if exists(file):

@@ -162,6 +162,8 @@ class SessionRecord(Record):
     opens: list[OpenRecord]
     one_sided: OneSidedRecord | UnsetType = UNSET
     """Unset without such a connection."""
+    process: int | UnsetType = UNSET
+    """Number of the process that has it, where a server has several."""
     rates: Rates | UnsetType = UNSET
 
 
@@ -221,6 +223,8 @@ class ChannelRecord(Record):
     errors: int
     provider: Mapping[str, int]
     smb_direct: Mapping[str, int] | UnsetType = UNSET
+    process: int | UnsetType = UNSET
+    """Number of the process that has it, where a server has several."""
     rates: Rates | UnsetType = UNSET
 
 
@@ -251,6 +255,8 @@ class ShareRecord(Record):
     recycle: RecycleRecord | UnsetType = UNSET
     links: int | UnsetType = UNSET
     """Of the root of a namespace (DFS): how many links it has."""
+    process: int | UnsetType = UNSET
+    """Number of the process that has it, where a server has several."""
     rates: Rates | UnsetType = UNSET
 
 
@@ -374,6 +380,18 @@ class ProcessRecord(Record):
     core_limit: int
 
 
+class PartRecord(Record):
+    """One of several processes of the server."""
+
+    number: int
+    address: str
+    pid: int = 0
+    sessions: int = 0
+    channels: int = 0
+    error: str = ""
+    """Why it does not answer."""
+
+
 class Report(Record, kw_only=True):
     """The whole report."""
 
@@ -389,6 +407,8 @@ class Report(Record, kw_only=True):
     away: list[AwayRecord]
     down: dict[str, str] | UnsetType = UNSET
     process: ProcessRecord | UnsetType = UNSET
+    processes: list[PartRecord] | UnsetType = UNSET
+    """Unset where there is one."""
     cluster: ClusterRecord | UnsetType = UNSET
 
 

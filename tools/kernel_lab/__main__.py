@@ -28,6 +28,7 @@ from tools.kernel_lab.judge import judge, met_client_defect
 from tools.kernel_lab.persist import Failing, describe, restarting_server
 from tools.kernel_lab.persist_judge import judge_failure
 from tools.kernel_lab.server import Server, ServerError, fill_snapshot, log_complaints, running_server
+from tools.support import own_user
 
 HERE = Path(__file__).resolve().parent
 BOOT_SECONDS = 90
@@ -58,6 +59,16 @@ path = "moved"
 targets = ["//{address}9/share; priority=first", "//{address}/share; priority=last"]
 """
 """What the cases with a namespace mount. The first target of "moved" is not there."""
+PROCESSES = """
+[server]
+processes = 2
+
+[[share]]
+name = "second"
+path = "{folder}"
+{user}process = 2
+"""
+"""What the case with two processes has besides the share of all cases."""
 _SOURCE = "kernel lab"
 _SHOWN = ("=== ", "TIME ", "STALL ")
 
@@ -260,6 +271,11 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             if case.snapshots:
                 fill_snapshot(share)
             more = NAMESPACE.format(address=network.ADDRESS) if case.namespace else ""
+            if case.processes:
+                network.add_second_address(prefix)
+                addresses = (network.ADDRESS, network.SECOND_ADDRESS)
+                more = PROCESSES.format(folder=share.with_name("second"), user=own_user.LINE)
+                share.with_name("second").mkdir()
             server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.keys, more))
             host = Host(network.ADDRESS, server, prefix)
         else:

@@ -68,6 +68,8 @@ class Case(NamedTuple):
     """The client loses its connection on purpose, and its kernel may log that."""
     namespace: bool = False
     """The server has a namespace (DFS) with links to its share, and the client mounts that."""
+    processes: bool = False
+    """The server has two processes, and the client mounts a share of each by one name."""
     mounted: bool = True
     """The kernel's client takes part."""
     program: str = ""
@@ -90,7 +92,7 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, str, bool]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str, str, bool, bool]:
         """A key: cases with the same value can share a boot of the guest."""
         cluster = self.name if self.cluster or self.conformance else ""
         return (
@@ -104,6 +106,7 @@ class Case(NamedTuple):
             cluster,
             self.keys,
             self.namespace,
+            self.processes,
         )
 
     @property
@@ -144,6 +147,7 @@ CASES = (
     Case("tcp-seal", "tcp", "seal", encrypted=True, tap=True),
     Case("dfs", "tcp", tap=True, namespace=True),
     Case("dfs-siw", "siw", rdma_transfers=True, invalidation=True, tap=True, namespace=True),
+    Case("processes", "tcp", tap=True, processes=True),
     Case("two-clients", "siw", rdma_transfers=True, invalidation=True, program="stress", tap=True),
     Case("two-clients-tcp", "tcp", program="stress", tap=True),
     Case("stress", "siw", captured=False, program="stress", tap=True),

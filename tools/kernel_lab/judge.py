@@ -344,7 +344,7 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += log_complaints(log)[:5]
     elif case.verbs and case.mounted:
         found.append("no log of the server")
-    own = case.program or case.snapshots or case.namespace
+    own = case.program or case.snapshots or case.namespace or case.processes
     if not case.verbs and counted and not own:  # Only workout.sh asks for them.
         found += _counters(case, folder)
     if case.shows:

@@ -15,6 +15,8 @@ TAPS = ("lab0", "lab1")
 ADDRESSES = ("10.77.0.1", "10.78.0.1")
 """Addresses of the host's ends; the guest's scripts use .2 of the same networks for eth0 and eth1."""
 TAP, ADDRESS = TAPS[0], ADDRESSES[0]
+SECOND_ADDRESS = "10.77.0.7"
+"""Another address of the first tap, for cases whose server has several processes."""
 MTU = 9000
 """MTU of the host's ends. The client requests RoCE's path MTU, which depends on the guest's MTU."""
 
@@ -46,6 +48,11 @@ def tap_namespace(count: int = 1) -> Iterator[list[str]]:
         yield ["ip", "netns", "exec", name]
     finally:
         _ip("netns", "delete", name)
+
+
+def add_second_address(prefix: Sequence[str]) -> None:
+    """Give the first tap ``SECOND_ADDRESS``. ``prefix`` is that of the namespace. Raises ``NetworkError``."""
+    _ip("-n", prefix[-1], "addr", "add", f"{SECOND_ADDRESS}/24", "dev", TAP)
 
 
 def _switch(prefix: Sequence[str], wish: Path) -> None:

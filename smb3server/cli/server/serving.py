@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
@@ -14,18 +16,20 @@ from smb3server.config.command_line.arguments import read_options
 from smb3server.config.command_line.options import ServerOptions
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
+from smb3server.config.processes import addresses
 from smb3server.config.sources.passwords import hide_arguments, read_text
 from smb3server.doctor import mount_commands
 from smb3server.process import garbage as collector
 from smb3server.process import log_levels, log_output, state_lock
 from smb3server.process.service_manager import SOCKETS_VARIABLE, ServiceManager, passed_sockets
-from smb3server.service.privileges import Privileges, raise_descriptor_limit
+from smb3server.service.privileges import Privileges, guard_memory, raise_descriptor_limit
 from smb3server.service.service import Service
 from smb3server.service.tcp_ports import check_free
 from smbdirect.errors import ProviderError
 
 if TYPE_CHECKING:
     from smb3server.cluster.fencer import Fencer
+    from smb3server.service.processes.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -79,17 +83,19 @@ async def serve(
     manager: ServiceManager,
     read: Callable[[], Config] | None = None,
     fencer: Fencer | None = None,
+    member: Member | None = None,
+    parent: socket.socket | None = None,
 ) -> int:
     """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
 
-    SIGHUP reads the configuration again by ``read``. ``fencer`` is that of a cluster's node, if it has one. Raises
-    ``CommandError`` if it cannot start.
+    SIGHUP reads the configuration again by ``read``. ``fencer`` is that of a cluster's node, if it has one. ``member``:
+    which of several processes this is, with the socket to its ``parent``. Raises ``CommandError`` if it cannot start.
     """
     try:
         sockets = passed_sockets()
     except ValueError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
-    service = Service(config, privileges, read, sockets, manager, fencer)
+    service = Service(config, privileges, read, sockets, manager, fencer, member)
     if config.command_line_passwords:
         service.notes.append(
             "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
@@ -111,6 +117,17 @@ async def serve(
         task.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
+    if parent is not None:
+        channel = parent
+
+        def orphaned() -> None:
+            # The parent never sends anything: it has died.
+            loop.remove_reader(channel)
+            manager.close()
+            log.error("the parent process has died, so this process ends")
+            stop.set()
+
+        loop.add_reader(channel, orphaned)
     service.on_stop = stop.set
     try:
         await service.start()
@@ -131,11 +148,14 @@ async def serve(
     for line in commands(service):
         print(line)
     collector.freeze()
-    print("ready", ", ".join(service.addresses()), flush=True)
+    ready = "ready" if member is None else f"process {member.number} serves"
+    print(ready, ", ".join(service.addresses()), flush=True)
     lacking = "".join(f"; share {name} is down: {why}" for name, why in down.items())
     manager.ready(f"serves {', '.join(service.addresses())}{lacking}")
     manager.keep_informed(lambda: _describe(service))
     await stop.wait()
+    if parent is not None and parent.fileno() >= 0:
+        loop.remove_reader(parent)
     manager.stopping()
     await service.stop()
     manager.close()
@@ -187,20 +207,69 @@ def run(options: ServerOptions) -> int:
         hide_arguments(config.command_line_passwords)
         for path in config.secret_files:
             read_text(path)
+        if config.processes > 1:
+            return _run_several(config, command_line.read)
         if not os.environ.get(SOCKETS_VARIABLE):
             _check_ports(config)
         # Before the privileges are gone that its command may need.
         fencer = _fencer(config)
+    except ConfigError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
+    return _run_one(config, command_line.read, fencer=fencer)
+
+
+def _run_several(config: Config, read: Callable[[], Config]) -> int:
+    """Run the processes of a server as their parent, and in each of them one. Raises as ``run``."""
+    from smb3server.service.processes.member import Member, check_gone
+    from smb3server.service.processes.supervisor import Supervisor
+
+    if os.environ.get(SOCKETS_VARIABLE):
+        raise ConfigError("several processes take no sockets of the service manager; remedy: no .socket unit")
+    assert config.state is not None
+    state, hosts = config.state, addresses(config)
+    _check_ports(replace(config, listen=hosts))
+    check_gone(state)
+    manager = ServiceManager.of_process()
+
+    def run_child(number: int, fresh: bool, parent: socket.socket) -> int:
+        member = Member(number, hosts, state, fresh)
+
+        def read_part() -> Config:
+            return member.config(read())
+
+        try:
+            part = read_part()
+        except ConfigError as error:
+            raise CommandError(str(error), EXIT_USAGE) from error
+        channel = ServiceManager(watchdog=manager.watchdog, channel=parent)
+        return _run_one(part, read_part, channel, member=member, parent=parent)
+
+    guard_memory()
+    return Supervisor(config.processes, run_child, manager).run()
+
+
+def _run_one(
+    config: Config,
+    read: Callable[[], Config],
+    manager: ServiceManager | None = None,
+    *,
+    fencer: Fencer | None = None,
+    member: Member | None = None,
+    parent: socket.socket | None = None,
+) -> int:
+    """Run the server of this process. Raises as ``run``."""
+    try:
         privileges = Privileges(config)
         privileges.restrict()
         raise_descriptor_limit()
         start_log(config)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_USAGE) from error
-    manager = ServiceManager.of_process()
+    manager = manager or ServiceManager.of_process()
+    served = serve(config, privileges, manager, read, fencer, member, parent)
     try:
         # uvloop is optional, and exists on Linux with CPython only.
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config, privileges, manager, command_line.read, fencer))
-    return int(uvloop.run(serve(config, privileges, manager, command_line.read, fencer)))
+        return asyncio.run(served)
+    return int(uvloop.run(served))

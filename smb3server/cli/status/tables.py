@@ -90,6 +90,9 @@ def head(report: Report, width: int) -> list[Text]:
     about.append(_limits(server))
     if report.process:
         about.append(_process(report.process))
+    for part in report.processes or ():
+        says = f"does not answer: {part.error}" if part.error else f"{part.sessions} sessions, pid {part.pid}"
+        about.append(f"process {part.number} at {part.address}: {says}")
     lines += [Text(line) for text in about if text for line in paragraph(text, width, "  ")]
     for name, why in (report.down or {}).items():
         lines += [Text(line, _BAD) for line in paragraph(f"share {name} is down: {why}", width, "  ")]

@@ -21,7 +21,7 @@ from smb3server.wire.create import Access
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-_Entry = TypeVar("_Entry", Session, Open)
+_Entry = TypeVar("_Entry")
 _READS, _WRITES = int(Access.READ_DATA | Access.EXECUTE), int(Access.WRITE_DATA | Access.APPEND_DATA)
 
 
@@ -59,7 +59,7 @@ class ClientAdmin:
     def choose_sessions(self, ids: Iterable[str], user: str = "", share: str = "") -> list[Session]:
         """Return the sessions with these ids, and those of a user or in a share. Raises ``RefusedError``."""
         known = {session_id(session): session for session in self._server.sessions.by_id.values()}
-        chosen = [_choose("session", known, given) for given in ids]
+        chosen = [choose("session", known, given) for given in ids]
         if not chosen and not (user or share):
             raise RefusedError("name sessions by their ids, or a user or a share")
         if user or share:
@@ -103,7 +103,7 @@ class ClientAdmin:
     def close_files(self, ids: Iterable[str]) -> list[Json]:
         """Close opens, and return what they were. Raises ``RefusedError``, and then closes none."""
         known = {file_id(opened): opened for opened in self._server.opens.by_id.values()}
-        chosen = [_choose("file", known, given) for given in ids]
+        chosen = [choose("file", known, given) for given in ids]
         shown = []
         for opened in dict.fromkeys(chosen):
             shown.append(_show_open(opened))
@@ -112,7 +112,7 @@ class ClientAdmin:
         return shown
 
 
-def _choose(what: str, known: dict[str, _Entry], given: str) -> _Entry:
+def choose(what: str, known: dict[str, _Entry], given: str) -> _Entry:
     """Return the entry that an id, or the beginning of one, names. Raises ``RefusedError``."""
     wanted = given.lower().removeprefix("0x")
     found = [name for name in known if wanted and name.startswith(wanted)]

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class ShareAdmin:
         """What the file has. Invariant: no name is in ``_temporary``, too."""
         self._temporary: dict[str, Table] = {}
         """Shares that are forgotten at the next restart. Without a state directory all are."""
+        self.claim: Callable[[str], None] = lambda name: None
+        """Raises ``ConfigError`` for a share that this process may not add."""
         self.lock = asyncio.Lock()
         """Held while the configuration is read, or shares change."""
         self._copying: asyncio.Task[None] | None = None
@@ -121,6 +123,8 @@ class ShareAdmin:
             if self._shares.find(name) is not None or name.casefold() in self._tables():
                 raise ShareChangeError(ShareProblem.DUPLICATE, f"share {name}: there is one of this name")
             self.check_alone(f"share {name}")
+            with _invalid():
+                self.claim(name)
             if not os.path.isabs(path):
                 raise ShareChangeError(ShareProblem.NO_FOLDER, f"share {name}: {path!r} is not an absolute path")
             if not os.path.isdir(path):
