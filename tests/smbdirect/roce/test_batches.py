@@ -146,9 +146,7 @@ def test_no_packets_outside_are_checked(calls: ModuleType, size: int, number: in
         (HEAD, 64, 1, 0, -1),
     ],
 )
-def test_nothing_outside_is_sealed(
-    calls: ModuleType, head: bytes, mtu: int, number: int, index: int, ask: int
-) -> None:
+def test_nothing_outside_is_sealed(calls: ModuleType, head: bytes, mtu: int, number: int, index: int, ask: int) -> None:
     with pytest.raises(ValueError, match="not so many packets"):
         calls.seal(head, 1, bytes(128), mtu, number, states(2), index, ask, 1)
 
