@@ -70,7 +70,7 @@ def find(config: Config, problems: Problems) -> None:
     """Check what several processes need, and note what is wrong in ``problems``."""
     if config.processes == 1:
         if config.process_addresses:
-            problems.add(_SERVER, "process_addresses", "is for several processes; remedy: listen")
+            config.notes.append("process_addresses counts with processes = 2 or more; one process listens at listen")
         return
     with problems.of(_SERVER, "process_addresses" if config.process_addresses else "processes"):
         addresses(config)

@@ -99,7 +99,7 @@ def test_a_firewall_that_swallows_rdma(hosts: TwoHosts, monkeypatch: pytest.Monk
         began = time.monotonic()
         transport, why, moved = there_and_back(hosts, "prefer")
         assert (transport, moved) == ("tcp", {"tcp"})
-        assert "no answer, seen within the last 60 minutes" in why
+        assert "no answer, seen within the last 24 hours" in why
         assert time.monotonic() - began < fabrics.ATTEMPT_TIMEOUT
 
 

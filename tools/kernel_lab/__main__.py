@@ -274,8 +274,9 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             if case.processes:
                 network.add_second_address(prefix)
                 addresses = (network.ADDRESS, network.SECOND_ADDRESS)
-                more = PROCESSES.format(folder=share.with_name("second"), user=own_user.LINE)
-                share.with_name("second").mkdir()
+                second = share.with_name(f"{share.name}-second")
+                more = PROCESSES.format(folder=second, user=own_user.LINE)
+                second.mkdir(exist_ok=True)
             server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix, case.keys, more))
             host = Host(network.ADDRESS, server, prefix)
         else:

@@ -47,7 +47,7 @@ async def negotiate_raw(harness: Harness, body: bytes) -> tuple[Client, int]:
             negotiate_body((0x0311,), [*contexts_for()[:1], context(2, struct.pack("<H", 0))]),
             NtStatus.INVALID_PARAMETER,
         ),
-        (negotiate_body((0x0311,), [*contexts_for(), context(0x4242, b"?"), context(3, bytes(10))]), 0),
+        (negotiate_body((0x0311,), [*contexts_for(), context(0x4242, b"?"), context(0x4243, bytes(10))]), 0),
         (negotiate_body((0x0202, 0x0210, 0x0300)), 0),
     ],
     ids=[

@@ -87,6 +87,9 @@ PLACES = {
     "cluster.key": READ,
     "cluster.password_file": READ,
     "cluster.secret_file": READ,
+    "quic.certificate": READ,
+    "quic.key": READ,
+    "quic.client_authority": READ,
     "web.certificate": READ,
     "web.key": READ,
 }
