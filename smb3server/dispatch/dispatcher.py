@@ -110,7 +110,8 @@ class Dispatcher:
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, partial(self._go_on, waited=True))
-        self._look_lane = LookLane(self, self.connection, self.parking, measuring)
+        self._look_lane: LookLane | None = None
+        """Made for the first message that begins with CREATE: strangers need none."""
         self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
 
     def start(self) -> None:
@@ -137,7 +138,7 @@ class Dispatcher:
                 if self._fast_lane.take(inbound, view, cipher_session):
                     return
             self._fast_lane.end_row()
-            if len(view) > HEADER_SIZE and view[12] == _CREATE and self._look_lane.take(inbound, view, cipher_session):
+            if len(view) > HEADER_SIZE and view[12] == _CREATE and self._looked(inbound, view, cipher_session):
                 return
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
@@ -148,6 +149,14 @@ class Dispatcher:
             self.parking.park(chain)
         else:
             self._go_on(chain)
+
+    def _looked(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
+        """Answer a message by the lane of looks, if it is one."""
+        if self._look_lane is None:
+            if not self.connection.is_authenticated:
+                return False
+            self._look_lane = LookLane(self, self.connection, self.parking, self._measuring)
+        return self._look_lane.take(inbound, view, cipher_session)
 
     def _begin(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> Chain:
         """Begin a message of one or more commands. ``view``: the commands, decrypted. Raises ``Disconnect``."""
