@@ -60,6 +60,7 @@ class Member:
     def config(self, whole: Config) -> Config:
         """Return the part of a configuration that this process serves. Raises ``ConfigError``."""
         owned = ownership.read(self.state)
+        before = {entry.key: entry.process for entry in owned}
         if self.number == FIRST:
             self._homes = whole.homes
             self._present = {(share.name.casefold(), str(share.path)) for share in whole.shares}
@@ -74,6 +75,13 @@ class Member:
                 own.append(share)
             elif owner is not None:
                 away.append(self._led(share, owner))
+            # Before there were several processes, the first one had all shares.
+            last = before.get((share.name.casefold(), str(share.path)), FIRST)
+            if self.number == FIRST and self._fresh and share.continuous_availability and owner not in (None, last):
+                notes.append(
+                    f"share {share.name}: process {owner} serves it in place of process {last}: persistent handles "
+                    "that waited for their clients are lost"
+                )
             if owner is not None and share.process not in (0, owner):
                 notes.append(f"share {share.name}: process {owner} serves it until the server is started anew")
         away += [self.lead(entry) for entry in owned if entry.lasting and entry.process != self.number]
