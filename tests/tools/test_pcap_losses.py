@@ -7,15 +7,17 @@ import random
 import pytest
 
 from smb3server.lab.pcap.capture import Frame
+from smb3server.lab.pcap.direct_tcp import DirectTcpReader
 from smb3server.lab.pcap.judge import Judge
 from smb3server.lab.pcap.packets import TcpSegment
 from smb3server.lab.pcap.tcp import Chunk, Conversation, Reassembler
+from smb3server.lab.pcap.verdicts import Verdicts
 from tests.lab.captures import CAPTURES
 from tests.lab.made_captures import frames_of
 from tools.kernel_lab.judge import lab_secrets
 
 CLIENT, SERVER = ("10.0.0.2", 40000), ("10.0.0.1", 5445)
-SYN, ACK = 2, 0x10
+FIN, SYN, RST, ACK = 1, 2, 4, 0x10
 
 
 def judged(frames: list[Frame]) -> Judge:
@@ -148,3 +150,30 @@ def test_an_answer_comes_after_what_it_acknowledges() -> None:
     assert [chunk.data for chunk in chunks] == [b"request", b"answer"]
     _, chunks = reassembled(segments[:3])
     assert [(chunk.data, chunk.known) for chunk in chunks] == [(bytes(7), False), (b"answer", True)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "missed"),
+    [
+        (None, True),
+        (TcpSegment(3, 0.0, SERVER, CLIENT, 500, FIN | ACK, b"", acknowledged=154), True),
+        (TcpSegment(3, 0.0, CLIENT, SERVER, 154, RST, b""), True),
+        (TcpSegment(3, 0.0, SERVER, CLIENT, 500, RST, b""), False),
+    ],
+    ids=["the capture ends", "the server ends", "the client resets", "the server resets"],
+)
+def test_half_a_message_is_missed_unless_its_receiver_reset_the_connection(
+    ending: TcpSegment | None, missed: bool
+) -> None:
+    """A server that is killed resets the connections whose messages it has not read."""
+    segments = [
+        TcpSegment(1, 0.0, CLIENT, SERVER, 99, SYN, b""),
+        TcpSegment(2, 0.0, CLIENT, SERVER, 100, ACK, b"\0\0\0\x64" + bytes(50)),
+    ]
+    conversation, chunks = reassembled(segments if ending is None else [*segments, ending])
+    found: list[object] = []
+    reader = DirectTcpReader(Verdicts(1, found.append), True, found.append, lambda direction, number: None)
+    for chunk in chunks:
+        reader.receive(chunk)
+    reader.finish(2, conversation.refused)
+    assert [str(one) for one in found] == ["frame 2: not judged: 54 bytes -> are no whole message"] * missed

@@ -133,13 +133,13 @@ class Connection:
                 self._inline_write += record.bytes
         self._settings.emit(record)
 
-    def finish(self) -> None:
-        """Judge what is left: the connection has ended."""
+    def finish(self, refused: Direction | None = None) -> None:
+        """Judge what is left: the connection has ended, by a reset of the receiver in the direction ``refused``."""
         if self._ended:
             return
         self._ended = True
         if self.smbdirect is not None:
-            self.smbdirect.finish(*self.last)
+            self.smbdirect.finish(*self.last, refused)
         self.exchange.finish()
         self.verdicts.finish()
 
@@ -195,8 +195,8 @@ class TcpConnection:
             reader = DirectTcpReader(verdicts, conversation.saw_start, connection.receive, lost)
 
         def end() -> None:
-            reader.finish(conversation.last[0])
-            connection.finish()
+            reader.finish(conversation.last[0], conversation.refused)
+            connection.finish(conversation.refused)
 
         conversation.receive, conversation.end = reader.receive, end
         reader.receive(chunk)

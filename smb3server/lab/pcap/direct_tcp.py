@@ -78,8 +78,9 @@ class DirectTcpReader:
         stream.lose_place()
         self._lost(chunk.direction, chunk.number)
 
-    def finish(self, number: int) -> None:
-        """Note what is left when the connection has ended."""
+    def finish(self, number: int, refused: Direction | None) -> None:
+        """Note what is left when the connection has ended. Nothing can be missing in the direction ``refused``, whose
+        receiver has reset the connection."""
         for direction in Direction:
-            if left := len(self._streams[direction]):
+            if direction is not refused and (left := len(self._streams[direction])):
                 self._verdicts.unjudged(number, f"{left} bytes {direction.arrow} are no whole message")

@@ -104,10 +104,11 @@ class IwarpReader:
             half.fpdus += 1
             self._fpdu(chunk, half, fpdu, known, length)
 
-    def finish(self, number: int) -> None:
-        """Note what is left when the connection has ended."""
+    def finish(self, number: int, refused: Direction | None) -> None:
+        """Note what is left when the connection has ended. Nothing can be missing in the direction ``refused``, whose
+        receiver has reset the connection."""
         for direction in Direction:
-            if left := len(self._halves[direction].stream):
+            if direction is not refused and (left := len(self._halves[direction].stream)):
                 self._verdicts.unjudged(number, f"{left} bytes {direction.arrow} are no whole FPDU")
         self.wire.properties["largest_ulpdu"] = tuple(self._largest_fpdu)
 

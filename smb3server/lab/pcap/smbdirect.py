@@ -119,10 +119,11 @@ class SmbDirectReader:
             one.credits = None
         self._verdicts.unjudged(number, "SMB Direct credits are not known, since messages are missing")
 
-    def finish(self, number: int, time: float) -> None:
-        """Judge what is left when the connection has ended in frame ``number``."""
+    def finish(self, number: int, time: float, refused: Direction | None) -> None:
+        """Judge what is left when the connection has ended in frame ``number``. No fragment can be missing in the
+        direction ``refused``, whose receiver has reset the connection."""
         for direction, peer in self.peers.items():
-            if peer.remaining:
+            if peer.remaining and direction is not refused:
                 self._verdicts.unjudged(number, f"a message {direction.arrow} ends {peer.remaining} bytes early")
             self._judge_keepalive(direction, number, time)
 

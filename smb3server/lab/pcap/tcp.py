@@ -96,6 +96,8 @@ class Conversation:
     """Called when the connection has ended."""
     empty: bool = True
     ended: bool = False
+    refused: Direction | None = None
+    """The direction whose receiver has reset the connection: what it was being sent was thrown away."""
     missing: int = 0
     """Bytes that the capture does not have."""
     last: tuple[int, float] = (0, 0.0)
@@ -119,6 +121,8 @@ class Conversation:
         for way in Direction:
             if self._streams[way].pending:
                 self._give_up(self._streams[way], way)
+        if segment.flags & RST:
+            self.refused = direction.reverse
         if segment.flags & RST or (all(one.finished for one in self._streams) and not self._waiting):
             self.finish()
         return self.ended

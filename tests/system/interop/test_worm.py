@@ -83,7 +83,11 @@ OPERATIONS = {
 
 def outcomes(port: int, folder: Path, local: Path) -> dict[str, str]:
     """What each operation gets on a retained file."""
-    smbclient(port, "put local file", local)
+    said = [smbclient(port, "put local file", local)]
+    while not (folder / "file").exists() and len(said) < 20:  # smbd accepts connections before it can log on users
+        time.sleep(0.5)
+        said.append(smbclient(port, "put local file", local))
+    assert (folder / "file").exists(), said[-1]
     later(folder / "file")
     return {name: status(smbclient(port, command, local)) for name, command in OPERATIONS.items()}
 
