@@ -122,6 +122,15 @@ class FinderData(NamedTuple):
 NO_FINDER_DATA = FinderData(0, bytes(32))
 
 
+class DataVersion(NamedTuple):
+    """What differs when the data of a file or stream was changed, by whomever."""
+
+    changed: int
+    """When the file or stream was changed last, in ns since 1970. Clients cannot set it."""
+    size: int
+    """Bytes."""
+
+
 class VolumeInfo(NamedTuple):
     """Sizes and free space of the volume that has the share, in bytes."""
 
@@ -279,6 +288,12 @@ class Handle(ABC):
     def describe(self) -> Described:
         """Return ``info`` and ``security_descriptor``. This costs less than two calls."""
         return Described(self.info(), self.security_descriptor())
+
+    @abstractmethod
+    def data_version(self) -> DataVersion:
+        """Return what differs after the data changes. Any thread may call this while the handle is open.
+
+        Two changes within some milliseconds may look like one, because of the clock of the host."""
 
     @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:

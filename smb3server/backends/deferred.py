@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from smb3server.backends.base import (
+    DataVersion,
     Described,
     DirectoryEntry,
     FileInfo,
@@ -73,6 +74,9 @@ class DeferredHandle(Handle):
 
     def info(self) -> FileInfo:
         return self.open().info()
+
+    def data_version(self) -> DataVersion:
+        return self.open().data_version()
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return self.open().read_into(buffers, offset)

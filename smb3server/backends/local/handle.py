@@ -15,6 +15,7 @@ from smb3server.backends import names
 from smb3server.backends.base import (
     FILE_MODE_BITS,
     FOLDER_MODE_BITS,
+    DataVersion,
     Described,
     FileInfo,
     FileKey,
@@ -170,6 +171,10 @@ class LocalHandle(Handle):
         return self._data
 
     # -- data
+
+    def data_version(self) -> DataVersion:
+        stat = os.fstat(self._data_descriptor())
+        return DataVersion(stat.st_ctime_ns, stat.st_size)
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return file_io.read_into(self._data_descriptor(), buffers, offset)

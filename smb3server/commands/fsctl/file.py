@@ -96,18 +96,25 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     end = min(beyond, handle.info().end_of_file)
     if offset >= end:
         return b""
-    file.data_changes(opened.caching)
+    return zero(control, opened, offset, end - offset)
+
+
+def zero(control: Control, opened: Open, offset: int, length: int, output: bytes = b"") -> Response | Pending:
+    """Set a range that is not beyond the end of file to zero, after all checks, and answer with ``output``."""
+    if opened.file is not None:
+        opened.file.data_changes(opened.caching)
     write_times.changing(opened)
-    steps = handle.zeroing(offset, end - offset)
+    handle = handle_of(opened)
+
+    def zeroed() -> Response:
+        report_write(opened)
+        return control.respond(output)
+
+    steps = handle.zeroing(offset, length)
     if steps is not None:
-        return run_steps(control.request, opened, steps, lambda: _zeroed(control, opened))
-    handle.zero_range(offset, end - offset)
-    return after_flush(control.request, opened, _zeroed(control, opened))
-
-
-def _zeroed(control: Control, opened: Open) -> Response:
-    report_write(opened)
-    return control.respond()
+        return run_steps(control.request, opened, steps, zeroed)
+    handle.zero_range(offset, length)
+    return after_flush(control.request, opened, zeroed())
 
 
 @fsctl(Fsctl.QUERY_ALLOCATED_RANGES)
