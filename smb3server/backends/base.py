@@ -332,7 +332,7 @@ class Handle(ABC):
         open. None means that it is quick."""
         return None
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
         """Return ``zero_range`` in steps, as ``allocating`` does."""
         return None
 
@@ -350,8 +350,9 @@ class Handle(ABC):
         """Set the allocation size in bytes; a size smaller than the end of file truncates. [MS-FSCC 2.4.4]"""
 
     @abstractmethod
-    def zero_range(self, offset: int, length: int) -> None:
-        """Make a range read as zeros, and deallocate it if possible. The file is not extended."""
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        """Make a range read as zeros. The file is not extended. Sparse files, and all files with ``deallocate``, give
+        the space back to the file system if the store can."""
 
     @abstractmethod
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:

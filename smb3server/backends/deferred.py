@@ -99,8 +99,8 @@ class DeferredHandle(Handle):
     def allocating(self, size: int) -> Iterator[None] | None:
         return self.open().allocating(size)
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
-        return self.open().zeroing(offset, length)
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
+        return self.open().zeroing(offset, length, deallocate)
 
     def filling(self) -> Iterator[None] | None:
         return self.open().filling()
@@ -111,8 +111,8 @@ class DeferredHandle(Handle):
     def allocate(self, size: int) -> None:
         self.open().allocate(size)
 
-    def zero_range(self, offset: int, length: int) -> None:
-        self.open().zero_range(offset, length)
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        self.open().zero_range(offset, length, deallocate)
 
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
         return self.open().allocated_ranges(offset, length, limit)

@@ -272,14 +272,14 @@ class LocalHandle(Handle):
             for _ in file_io.allocate(descriptor, size):
                 pass
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
         descriptor = self._data
         if descriptor is None or not self._writable:
             return None
         if min(length, os.fstat(descriptor).st_size - offset) < release.LARGE:
             return None
         self._changing()
-        sparse = bool(self.info().attributes & attr.SPARSE)
+        sparse = deallocate or bool(self.info().attributes & attr.SPARSE)
         return self._as_user(file_io.zero_range(descriptor, offset, length, sparse))
 
     def filling(self) -> Iterator[None] | None:
@@ -292,8 +292,8 @@ class LocalHandle(Handle):
         self._changing()
         return self._as_user(file_io.fill_holes(descriptor))
 
-    def zero_range(self, offset: int, length: int) -> None:
-        sparse = bool(self.info().attributes & attr.SPARSE)
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        sparse = deallocate or bool(self.info().attributes & attr.SPARSE)
         with self._for_writing() as descriptor, self._space:
             for _ in file_io.zero_range(descriptor, offset, length, sparse):
                 pass

@@ -337,7 +337,7 @@ class MemoryHandle(Handle):
             raise _oserror(errno.ENOSPC)
         data.reserved = -(-size // BLOCK) * BLOCK
 
-    def zero_range(self, offset: int, length: int) -> None:
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
         data = self._for_writing()
         length = min(length, len(data.content) - offset)
         if length > 0:

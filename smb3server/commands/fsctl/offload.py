@@ -134,7 +134,7 @@ class _Reading:
             length = min(length, rest)
             flags = wire.ALL_ZERO_BEYOND_CURRENT_RANGE if length == rest else 0
         output = wire.OffloadReadOutput(flags=flags, transfer_length=length)
-        if not handle.allocated_ranges(offset, min(length, end - offset), 1):
+        if not handle.allocated_ranges(offset, min(length, end - offset), 2):
             return _read(self.control, output)
         version = handle.data_version()
         if 0 <= time.time_ns() - version.changed < _TICK * 1e9:
