@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -347,6 +349,53 @@ def test_data_of_another_share_is_out_of_reach() -> None:
         assert (await use(client, target, token, SECTOR)).status == NtStatus.DEVICE_UNREACHABLE
 
     run(test)
+
+
+# What happens during a copy
+
+
+def test_a_source_that_changes_during_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = offload.copy_range
+
+    def changing(*where: Any, **options: Any) -> int:
+        copied = real(*where, **options)
+        with open(tmp_path / "source", "r+b") as file:
+            file.write(b"!")
+        return copied
+
+    async def test(_: Harness, client: Client) -> None:
+        _, target, token = await pair(client)
+        monkeypatch.setattr(offload, "copy_range", changing)
+        assert (await use(client, target, token, SECTOR)).status == NtStatus.INVALID_TOKEN
+
+    run(test, lambda: LocalBackend(tmp_path))
+
+
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_a_file_is_closed_during_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    """The worker thread keeps the descriptors until its step has ended."""
+    began, go_on, real = threading.Event(), threading.Event(), offload.copy_range
+
+    def slow(*where: Any, **options: Any) -> int:
+        began.set()
+        assert go_on.wait(20)
+        return real(*where, **options)
+
+    monkeypatch.setattr(offload, "copy_range", slow)
+
+    async def test(_: Harness, client: Client) -> None:
+        source, target, token = await pair(client)
+        asked = WRITE_INPUT.pack(OffloadWriteInput(copy_length=SECTOR, token=token))
+        body = ioctl_body(Fsctl.OFFLOAD_WRITE, asked, struct.pack("<2Q", *target))
+        await client.post(Command.IOCTL, body)
+        assert await asyncio.to_thread(began.wait, 20)
+        assert (await client.receive()).status == NtStatus.PENDING
+        assert (await close(client, source if which == "source" else target)).status == 0
+        go_on.set()
+        final = (await client.receive()).status
+        assert final == (0 if which == "source" else NtStatus.FILE_CLOSED)
+
+    run(test, lambda: LocalBackend(tmp_path))
 
 
 # The order and the statuses of the checks
