@@ -34,7 +34,7 @@ DEPTHS = {"siw": 1 << 20, "rxe": 2 << 20}
 """Bytes of a memory region of the client's device, by protocol: the maximum of one READ or WRITE by RDMA."""
 
 COMPRESSED_BYTES = 12 << 20
-"""Bytes of text that guest/compress.sh writes, at least."""
+"""Bytes of text that the second session of guest/compress.sh writes, at least."""
 LARGEST_REQUEST = 4 << 20
 """Bytes that guest/workout.sh reads and writes with one call in the captured session."""
 

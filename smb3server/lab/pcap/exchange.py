@@ -89,7 +89,7 @@ class Exchange:
         self._emit = emit
         self._logons = Logons(self.negotiated, table, secrets, verdicts)
         self._protection = Protection(self.negotiated, self._logons, verdicts)
-        self._compressed = Compressed(self.negotiated, verdicts)
+        self.compressed = Compressed(self.negotiated, verdicts)
         self._transforms = Transforms(self.negotiated, verdicts)
         self._window: MessageWindow | None = MessageWindow()
         """None if the capture does not show all requests and responses."""
@@ -123,7 +123,7 @@ class Exchange:
                 return
             message = message._replace(data=plain)
         if is_compressed(message.data):
-            plain = self._compressed.expand(message)
+            plain = self.compressed.expand(message)
             if plain is None:
                 self.lose(message.number)
                 return
