@@ -42,6 +42,7 @@ _MOST_PAYLOADS = 256
 """Payloads of a chain that is accepted. Compressors make four: what leads, a pattern, the data, a pattern."""
 _LEAST_REPETITIONS = 64
 """Repetitions of a byte that become a payload of their own, as in Microsoft's implementation for tests."""
+_PIECE = 65536
 _ORIGINAL_SIZE = struct.Struct("<I")
 _PROTOCOL_AND_SIZE = struct.Struct("<4sI")
 _NONE, _PATTERN = CompressionAlgorithm.NONE, CompressionAlgorithm.PATTERN_V1
@@ -192,7 +193,12 @@ class Agreement(NamedTuple):
             pattern, _, _, count = PATTERN_PAYLOAD.fields_from(payload)
             if count > len(room):
                 raise CompressionError("pattern exceeds the declared size")
-            room[:count] = bytes((pattern,)) * count
+            if pattern:
+                # Piece by piece: the whole of it at once would be as much memory again.
+                piece = bytes((pattern,)) * min(count, _PIECE)
+                for at in range(0, count, _PIECE):
+                    end = min(at + _PIECE, count)
+                    room[at:end] = piece[: end - at]
             return int(count)
         if len(payload) < _ORIGINAL_SIZE.size:
             raise CompressionError("payload without its size")
