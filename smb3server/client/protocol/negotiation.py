@@ -60,6 +60,8 @@ class Offer:
     rdma_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
     compression: tuple[int, ...] = ()
     """Empty: no message is compressed. Servers compress the data of READs that ask for it."""
+    chained: bool = True
+    """Whether compressed messages may be chains: patterns need that."""
     require_signing: bool = False
     transport_security: bool = False
     """Whether QUIC alone may encrypt the messages. [MS-SMB2 3.2.4.2.2.2]"""
@@ -128,7 +130,7 @@ def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
     if offer.signing_algorithms:
         contexts.append((ContextType.SIGNING, _numbers(offer.signing_algorithms)))
     if offer.compression:
-        contexts.append((ContextType.COMPRESSION, pack_compression(offer.compression, chained=True)))
+        contexts.append((ContextType.COMPRESSION, pack_compression(offer.compression, offer.chained)))
     if offer.rdma_transforms:
         contexts.append((ContextType.RDMA_TRANSFORM, pack_capabilities(offer.rdma_transforms)))
     if offer.transport_security:
@@ -177,7 +179,7 @@ def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotia
         elif kind == ContextType.RDMA_TRANSFORM:
             result.rdma_transforms = _transforms(data, offer.rdma_transforms)
         elif kind == ContextType.COMPRESSION:
-            result.compression = _compression(data, offer.compression)
+            result.compression = _compression(data, offer)
     return result
 
 
@@ -202,17 +204,17 @@ def _transforms(data: memoryview, offered: Sequence[int]) -> frozenset[int]:
     return frozenset(values)
 
 
-def _compression(data: memoryview, offered: Sequence[int]) -> Agreement | None:
+def _compression(data: memoryview, offer: Offer) -> Agreement | None:
     """Return how messages may be compressed. NONE alone says that nothing of what was offered is there. [MS-SMB2
     3.2.5.2]
     """
-    values = numbers_of(data, COMPRESSION_CAPABILITIES.size)
+    values, offered = numbers_of(data, COMPRESSION_CAPABILITIES.size), offer.compression
     _, _, flags = COMPRESSION_CAPABILITIES.fields_from(data)
     if values == (CompressionAlgorithm.NONE,) and offered:
         return None
     if not values or len(set(values)) < len(values) or not set(values) <= set(offered):
         raise ProtocolError(f"server chose compression {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
-    return Agreement(values, chained=bool(flags & CHAINED))
+    return Agreement(values, chained=offer.chained and bool(flags & CHAINED))
 
 
 def _contexts(message: memoryview, offset: int, count: int) -> list[tuple[int, memoryview]]:
