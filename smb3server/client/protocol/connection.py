@@ -259,7 +259,7 @@ class Requests:
         signed = session is not None and not encrypt and (session.sign or (sign and session.signer is not None))
         started = self._enter(command, charge, session, tree_id, signed, encrypt, flags)
         try:
-            self._transmit(started.header, body, session, signed, encrypt, packed, on_encoded)
+            self._transmit(started.header, body, session, signed, encrypt, on_encoded, packed)
         except BaseException:
             # Nothing was queued and no other task ran in between, so the MessageIds can be used again.
             del self._calls[started.header.message_id]
@@ -377,8 +377,8 @@ class Requests:
         session: Protection | None,
         signed: bool,
         encrypt: bool,
-        packed: Packed | None = None,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+        packed: Packed | None = None,
     ) -> None:
         segments: list[Buffer] = [HEADER.pack_fields(*header), *body]
         if session is not None and signed:

@@ -57,8 +57,10 @@ def tshark(path: Path, wanted: str, *fields: str) -> list[list[str]]:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_tshark_decompresses_what_we_send(tmp_path: Path, algorithm: CompressionAlgorithm, chained: bool) -> None:
     offer = Offer(compression=(algorithm, *([CompressionAlgorithm.PATTERN_V1] if chained else [])), chained=chained)
-    path = transfer(tmp_path, offer, bytes(5000) + TEXT + b"\xff" * 5000 if chained else TEXT)
-    size = str(len(TEXT) + 10_000 * chained)
+    # tshark 4.0 reads one block of LZ77+Huffman. Microsoft's suite has files of several.
+    text = TEXT[:65536] if algorithm is CompressionAlgorithm.LZ77_HUFFMAN else TEXT
+    path = transfer(tmp_path, offer, bytes(5000) + text + b"\xff" * 5000 if chained else text)
+    size = str(len(text) + 10_000 * chained)
     found = tshark(path, "smb2.header.comp_transform.original_size", "smb2.cmd", "smb2.write_length")
     # The response to READ, and the request to WRITE: their fields are there only if they were decompressed.
     assert sorted(map(tuple, found)) == [(str(READ), ""), (str(WRITE), size)]
