@@ -142,8 +142,13 @@ class ServerCollector(Collector):
     def _compression(self) -> Iterator[Metric]:
         """What travelled compressed since the start."""
         counts = self._server.compressed
-        agreed = Counter(NAMES.get(c.compression.algorithm, "") for c in self._server.connection_list if c.compression)
-        yield _gauges("smb3server_compressing_connections", "Connections that may compress", "algorithm", agreed)
+        agreed = Counter(c.compression.algorithms[0] for c in self._server.connection_list if c.compression is not None)
+        yield _gauges(
+            "smb3server_compressing_connections",
+            "Connections that may compress",
+            "algorithm",
+            {name: agreed[number] for number, name in NAMES.items()},
+        )
         for name, about, received, sent in (
             ("smb3server_compressed_bytes", "Bytes that travelled compressed", counts.received, counts.sent),
             (
