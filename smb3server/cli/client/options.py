@@ -118,6 +118,12 @@ def connection_options(function: _Decorated) -> _Decorated:
     return function
 
 
+compress_option = click.option(
+    "--compress", is_flag=True, help="Have data compressed on the way where that pays: text over slow links."
+)
+"""For commands that move the data of files."""
+
+
 def take(options: dict[str, Any]) -> Connection:
     """Return the options of ``connection_options`` out of those of a command."""
     from smb3server.client.options import ConnectKeywords
