@@ -355,6 +355,8 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
     handle = opened.handle
     if handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
+    if opened.virtual_disk is not None:
+        return -1
     if opened.descriptor is None:
         return handle.read_into([view], offset)
     try:

@@ -32,6 +32,7 @@ from smb3server.state.durable import Durability, Replayable
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.share import Share
+from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
@@ -527,6 +528,8 @@ class Open:
     """Usage of the user that it counts for."""
     reserved: int = 0
     """Bytes reserved behind the file's end."""
+    virtual_disk: DeviceOpen | None = None
+    """What it is to a shared virtual disk. None: it is an open of a file."""
     resume_key: bytes | None = None
     """Open.ResumeKey, once a client has requested it."""
 

@@ -31,6 +31,7 @@ from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministrat
 from smb3server.state.sessions import Sessions
 from smb3server.state.shadow_copies import ShadowCopyAgent
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
+from smb3server.virtual_disks.disk import VirtualDisks
 from smbdirect.rdma.pool import BufferPool
 
 _MAX_LOST_RDMA = 256
@@ -61,6 +62,7 @@ class ServerState:
         self.one_sided = OneSided()
         self.sessions.on_remove = self.one_sided.session_ends
         self.host_changes = HostChanges(self.file_table)
+        self.virtual_disks = VirtualDisks()
         self.flushes = Flushes()
         self.long_work = LongWork()
         self.turns = Turns()

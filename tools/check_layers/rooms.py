@@ -17,7 +17,7 @@ ROOMS = (
     *_rooms("smbdirect", "core", "providers", "rdma", "transport"),
     *_rooms("smb3server", "process", "wire", "compression", "backends", "crypto", "access", "auth", "net", "admin"),
     *_rooms("smb3server", "settings"),
-    *_rooms("smb3server", "dfs", "files", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
+    *_rooms("smb3server", "dfs", "files", "virtual_disks", "state", "dispatch", "rpc", "commands", "server", "persistence", "status"),
     *_rooms("smb3server", "observing", "discovery", "web"),
     "witness",
     *_rooms(
