@@ -281,6 +281,8 @@ class VirtualDisks:
             if not disk.initiators[initiator]:
                 del disk.initiators[initiator]
                 disk.reservations.forget(initiator)
+                if not disk.initiators.keys() & disk.reservations.keys.keys():
+                    disk.reservations = Reservations()
         if not disk.users:
             if self.by_key.get(disk.key) is disk:
                 del self.by_key[disk.key]

@@ -1,6 +1,7 @@
 """Persistent reservations of a disk that several initiators share. [SPC-3 5.6, 6.11, 6.12]
 
-They live as long as the disk is open by somebody: APTPL is not supported, so the last close is a loss of power.
+They live as long as the disk is open by an initiator that is registered. APTPL is not supported: when the last of
+these closes it, that counts as a loss of power.
 """
 
 from __future__ import annotations
