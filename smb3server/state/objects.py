@@ -26,6 +26,7 @@ from smb3server.files.caching import HANDLE, WRITE, Lease, Oplock
 from smb3server.files.file import File
 from smb3server.files.notify import Watcher
 from smb3server.files.searches import Enumeration
+from smb3server.qos.flows import Flow
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import Usage
 from smb3server.state.durable import Durability, Replayable
@@ -530,6 +531,8 @@ class Open:
     """Bytes reserved behind the file's end."""
     virtual_disk: DeviceOpen | None = None
     """What it is to a shared virtual disk. None: it is an open of a file."""
+    flow: Flow | None = None
+    """The logical flow that its reads and writes belong to. Then it has no descriptor. [MS-SQOS 3.2.1.2]"""
     resume_key: bytes | None = None
     """Open.ResumeKey, once a client has requested it."""
 
