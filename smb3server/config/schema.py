@@ -626,7 +626,12 @@ class StoragePolicy(Section, kw_only=True):
     ]
     name: Annotated[str, about("for reports", Effect.AT_ONCE, example="gold")]
     minimum_iops: Annotated[
-        NotNegative, about("operations of 8 KiB per second that clients are told they get", Effect.AT_ONCE, example=100)
+        NotNegative,
+        about(
+            "operations of 8 KiB per second that the server promises to clients; it keeps nothing free for them",
+            Effect.AT_ONCE,
+            example=100,
+        ),
     ] = 0
     maximum_iops: Annotated[
         NotNegative, about("operations of 8 KiB per second of one flow; 0: any number", Effect.AT_ONCE, example=500)

@@ -48,8 +48,8 @@ class QosRequest(NamedTuple):
     name_length: Annotated[int, Int16ul] = 0
     node_offset: Annotated[int, Int16ul] = 0
     node_length: Annotated[int, Int16ul] = 0
-    io_count: Annotated[int, Int64ul] = 0
-    normalized_io_count: Annotated[int, Int64ul] = 0
+    operations: Annotated[int, Int64ul] = 0
+    normalized_operations: Annotated[int, Int64ul] = 0
     latency: Annotated[int, Int64ul] = 0
     lower_latency: Annotated[int, Int64ul] = 0
 

@@ -33,7 +33,7 @@ SETTINGS = {
         "SupportedCompressionAlgorithms=LZNT1;LZ77;LZ77Huffman;Pattern_V1",
         "IsChainedCompressionSupported=true",
     ],
-    **dict.fromkeys(("rsvd", "sqos"), [r"ShareContainingSharedVHD=\\10.88.1.2\SharedDisks"]),
+    **{suite: [r"ShareContainingSharedVHD=\\10.88.1.2\SharedDisks"] for suite in ("rsvd", "sqos")},
     "dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"],
 }
 """Properties that a suite has besides those of the runner's own configuration."""

@@ -49,7 +49,7 @@ def control_qos(control: Control) -> bytes:
         _set_policy(_needed(flow), request, bandwidth, names)
     if options & Options.UPDATE_COUNTERS:
         counted = _needed(flow)
-        counted.reported_operations += request.io_count
+        counted.reported_operations += request.operations
         counted.reported_latency += request.latency
     return _describe(_needed(flow), request.version) if options & Options.GET_STATUS else b""
 
