@@ -628,7 +628,7 @@ class StoragePolicy(Section, kw_only=True):
     minimum_iops: Annotated[
         NotNegative,
         about(
-            "operations of 8 KiB per second that the server promises to clients; it keeps nothing free for them",
+            "operations of 8 KiB per second that clients may expect; the server keeps nothing free for them",
             Effect.AT_ONCE,
             example=100,
         ),
