@@ -13,7 +13,7 @@ from smb3server.virtual_disks.layout import BlockState
 from smb3server.virtual_disks.reservations import Reservations
 from smb3server.virtual_disks.tracking import Tracking
 from smb3server.virtual_disks.vhd_set import VhdSet, is_set_name
-from smb3server.virtual_disks.vhdx import BadImage, Image
+from smb3server.virtual_disks.vhdx import BadImage, Image, is_plain_name
 from smbdirect.codec import Buffer
 
 MAX_CHAIN = 64
@@ -234,7 +234,7 @@ def parent_name(image: Image) -> str:
     """Return the name of an image's parent, which lies in the same folder. Raises ``BadImage``."""
     path = (image.metadata.parent or {}).get("relative_path", "")
     name = path.removeprefix(".\\")
-    if not name or "\\" in name or "/" in name or ":" in name:
+    if not is_plain_name(name):
         raise BadImage("its parent is not in the same folder")
     return name
 

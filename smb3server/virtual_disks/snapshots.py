@@ -169,7 +169,12 @@ def _merge_active(disk: VirtualDisk, files: Files, progress: Progress) -> Work:
         of_set.handle.flush()
         disk.replace(writer.chain)
 
-    yield from _copy(disk, [active], writer, progress, finish)
+    try:
+        yield from _copy(disk, [active], writer, progress, finish)
+    except BaseException:
+        if target not in disk.chain:
+            handle.close()
+        raise
     files.remove(active.name)
 
 

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks.layout import KIB
-from smb3server.virtual_disks.vhdx import BadImage
+from smb3server.virtual_disks.vhdx import BadImage, is_plain_name
 from smbdirect.codec import Codec
 from smbdirect.fields import Bytes, Int32ul, Int64ul
 
@@ -113,7 +113,7 @@ class VhdSet:
             name = self._read(header.name_offset, header.name_length).decode("utf-16-le").rstrip("\0")
         except UnicodeDecodeError as error:
             raise BadImage("the name of its image is not valid") from error
-        if not name or any(sign in name for sign in '\\/:*?"<>|\0') or name in (".", ".."):
+        if not is_plain_name(name):
             raise BadImage("its image is not in the same folder")
         return name
 
@@ -128,9 +128,20 @@ class VhdSet:
         if crc32c(data) != checksum:
             raise BadImage("its list of snapshots is damaged")
         try:
-            return [Snapshot(**entry) for entry in json.loads(data)]
-        except (ValueError, TypeError) as error:
+            found = [Snapshot(**entry) for entry in json.loads(data)]
+            ids = {str(uuid.UUID(entry.snapshot_id)) for entry in found}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise BadImage("its list of snapshots is damaged") from error
+        numbers = [number for entry in found for number in (entry.kind, entry.created)]
+        if (
+            len(ids) != len(found)
+            or len(found) > MAX_SNAPSHOTS
+            or not all(type(number) is int and 0 <= number < 1 << 32 for number in numbers[::2])
+            or not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers[1::2])
+            or not all(isinstance(entry.image, str) and is_plain_name(entry.image) for entry in found)
+        ):
+            raise BadImage("its list of snapshots is damaged")
+        return found
 
     def find(self, snapshot_id: bytes, kind: int | None = None) -> Snapshot | None:
         """Return the snapshot with an id (and of a type). None: there is none."""

@@ -37,6 +37,11 @@ class BadImage(OSError):
         super().__init__(errno.EILSEQ, reason)
 
 
+def is_plain_name(name: str) -> bool:
+    """Return whether a name that a file's content gives is one of a file in the same folder. [MS-FSCC 2.1.5]"""
+    return 0 < len(name) <= 255 and name not in (".", "..") and not any(c < " " or c in '\\/:*?"<>|' for c in name)
+
+
 class Metadata(NamedTuple):
     """What a VHDX file says about its disk. [MS-VHDX 2.6.2]"""
 

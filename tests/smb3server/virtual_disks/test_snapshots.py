@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from smb3server.virtual_disks import snapshots, vhd_set
 from smb3server.virtual_disks.disk import VirtualDisk
@@ -138,6 +140,31 @@ def test_a_conversion_that_fails_leaves_nothing() -> None:
     with pytest.raises(FileExistsError):
         _do(snapshots.convert(disk, folder, "there.vhds", _progress))
     assert folder.names() == ["disk.vhdx", "there.vhds"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"image": "..\\secret"}, {"image": 5}, {"kind": "1"}, {"created": -1}, {"snapshot_id": "x"}, {"more": 1}]
+)
+def test_a_list_of_snapshots_that_was_made_up_is_refused(change: dict[str, object]) -> None:
+    folder = Folder()
+    disk = _set(folder)
+    good = {
+        "snapshot_id": str(uuid.UUID(int=1)),
+        "kind": 1,
+        "created": 1,
+        "change_tracking": True,
+        "image": "base.avhdx",
+    }
+    for entry, is_right in ((good, True), (good | change, False)):
+        data = json.dumps([entry]).encode()
+        head = b"smb3snap" + len(data).to_bytes(4, "little") + int(crc32c(data)).to_bytes(4, "little")
+        vhd_set_of = snapshots.set_of(disk)
+        vhd_set_of.handle.write_from([head, data], 260 << 10)
+        if is_right:
+            assert len(snapshots.set_of(open_disk(folder, "disk.vhds")).snapshots) == 1
+        else:
+            with pytest.raises(BadImage, match="damaged"):
+                open_disk(folder, "disk.vhds")
 
 
 def test_a_set_that_names_a_file_elsewhere_is_refused() -> None:
