@@ -178,7 +178,7 @@ class Shares:
 
         file, given = self.connection.password_file, self.connection.given.copy()
         given["password"] = read_password(file) if file is not None else address.password
-        given["ask"] = _ask if sys.stdin.isatty() else None
+        given["ask"] = ask if sys.stdin.isatty() else None
         if self._several:
             given["password_variable"] = None
         return given
@@ -219,7 +219,8 @@ class Shares:
             await share.close()
 
 
-def _ask(question: str) -> str:
+def ask(question: str) -> str:
+    """Return what the user of the terminal answers, which is not shown."""
     import getpass
 
     return getpass.getpass(question)
