@@ -8,7 +8,8 @@ Reading order:
   ``compression``, ``backends`` (stores), ``crypto`` (signing and encryption), ``access`` (who may do what to a file),
   ``auth`` (who a client is), ``net`` (transports and addresses), ``admin`` (the admin socket), ``settings`` (what can
   be set);
-- the server: ``dfs`` (namespaces), ``files`` (what all opens of a file share), ``state`` (connections, sessions,
+- the server: ``dfs`` (namespaces), ``files`` (what all opens of a file share), ``virtual_disks`` (shared virtual
+  disks), ``qos`` (flows and their limits), ``state`` (connections, sessions,
   opens), ``dispatch`` (one message in, one reply out), ``rpc`` (named pipes), ``commands`` (one section of MS-SMB2
   3.3.5 a module), ``server`` (accepts connections);
 - around it: ``persistence`` (what outlives the process), ``status`` (what administrators see), ``observing`` (metrics,

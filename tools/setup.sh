@@ -108,7 +108,7 @@ case ${1:-} in
     install_project "[dev,fuzz]"
     touch .venv/.installed .venv/.installed-dev ;;
   test-tools)
-    packages=$(missing smbclient=smbclient krb5kdc=krb5-kdc kadmin.local=krb5-admin-server kinit=krb5-user \
+    packages=$(missing smbclient=smbclient qemu-img=qemu-utils krb5kdc=krb5-kdc kadmin.local=krb5-admin-server kinit=krb5-user \
       krb5-config=libkrb5-dev gcc=gcc /usr/include/stdio.h=libc6-dev python3-config=python3-dev smbtorture=samba-testsuite smbd=samba /usr/share/doc/samba-vfs-modules=samba-vfs-modules tshark=tshark tcpdump=tcpdump \
       mount.cifs=cifs-utils ip=iproute2 nft=nftables getfattr=attr etcd=etcd-server etcdctl=etcd-client mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs \
       /usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev /usr/lib/python3/dist-packages/samba=python3-samba \

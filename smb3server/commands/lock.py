@@ -42,6 +42,9 @@ def lock(request: TreeRequest) -> Response | Pending:
     opened = find_open(request, (body.persistent, body.volatile))
     if opened.is_directory or opened.file is None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST if opened.file is None else NtStatus.INVALID_PARAMETER)
+    if opened.virtual_disk is not None:
+        # MS-RSVD 3.2.4: initiators reserve the disk instead.
+        raise StatusError(NtStatus.LOCK_NOT_GRANTED)
     if not opened.granted_access & _DATA_ACCESS:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if len(elements) > MAX_ELEMENTS:

@@ -12,7 +12,7 @@ from smb3server.commands.fsctl import pipe
 from smb3server.compression.benefit import Benefit
 from smb3server.compression.transform import COMPRESSED_FROM, ON_THREAD_FROM, Agreement, Packed
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
-from smb3server.dispatch import rdma_transforms
+from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.chain import Frame
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, described, fail
 from smb3server.dispatch.fast_lane import (
@@ -88,10 +88,10 @@ def read(request: TreeRequest) -> Response | Pending:
         connection.largest_inline = max(connection.largest_inline, body.length)
         if body.flags & _COMPRESSED and body.length >= COMPRESSED_FROM:
             reading.compression = _worth_trying(request, opened, body.length)
-        return reading.run()
+        return reading.start()
     try:
         reading.transform = rdma_transforms.for_read(request)
-        return reading.run()
+        return reading.start()
     except Exception as error:
         return remote.failure(request, error)
 
@@ -117,6 +117,19 @@ class FileRead:
     """What protects data that is sent to the peer's buffers."""
     compression: Agreement | None = None
     """How the data in the message is compressed. None: it is not. [MS-SMB2 3.3.5.12, Request.CompressReply]"""
+
+    def start(self) -> Response | Pending:
+        """Call ``run``, if need be after the time that the open's flow has to wait. Raises as ``run``."""
+        wait = flow_limits.wait_for(self.opened, self.body.length)
+        return flow_limits.later(self.request, self.opened, wait, self._run_late) if wait else self.run()
+
+    def _run_late(self) -> Response | Pending:
+        try:
+            return self.run()
+        except Exception as error:
+            if self.remote is None:
+                raise
+            return self.remote.failure(self.request, error)
 
     def run(self) -> Response | Pending:
         """Check the request and read, without waiting if possible. Raises ``StatusError`` and ``OSError``."""
@@ -354,6 +367,8 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
     if handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
     if opened.descriptor is None:
+        if opened.virtual_disk is not None or opened.flow is not None:
+            return -1
         return handle.read_into([view], offset)
     try:
         count = os.preadv(opened.descriptor, [view], offset, os.RWF_NOWAIT if opened.may_block else 0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from smb3server.access import required
 from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe
-from smb3server.dispatch import rdma_transforms
+from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
 from smb3server.dispatch.fast_lane import (
     LARGEST_DATA,
@@ -68,11 +69,21 @@ def write(request: TreeRequest) -> Response | Pending:
             return _write_pipe(request, opened, data)
         connection.largest_inline = max(connection.largest_inline, body.length)
         _check(opened, body.offset, len(data))
+        wait = flow_limits.wait_for(opened, len(data))
+        if wait:
+            kept = memoryview(bytes(data))
+            return flow_limits.later(request, opened, wait, lambda: _check_and_store(request, body, opened, kept))
         return _store(request, body, opened, data)
     try:
         return _write_from_peer(request, body, remote)
     except Exception as error:
         return remote.failure(request, error)
+
+
+def _check_and_store(request: TreeRequest, body: WriteRequest, opened: Open, data: memoryview) -> Response | Pending:
+    """Write after a wait, in which locks may have been taken."""
+    _check(opened, body.offset, len(data))
+    return _store(request, body, opened, data)
 
 
 def _write_pipe(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
@@ -195,6 +206,23 @@ class PeerWrite:
         self._opened.begin_io()
         if self._caching is not None:
             self._caching.arrives(self._pending)
+        wait = flow_limits.wait_for(self._opened, self._body.remaining_bytes)
+        if wait:
+            asyncio.get_running_loop().call_later(wait, self._fetch_late)
+            return self._pending
+        return self._fetch()
+
+    def _fetch_late(self) -> None:
+        """Fetch the data after a wait."""
+        if self._cancelled or self._pending.done:
+            self._end(b"")
+            return
+        try:
+            self._fetch()
+        except StatusError as error:
+            fail(self._pending, error, self._remote)
+
+    def _fetch(self) -> Pending:
         try:
             self._remote.rdma.read_from_peer(self._remote.buffers, [self._buffer.view], self._fetched)
         except ValueError:

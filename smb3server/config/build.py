@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_args
@@ -43,6 +44,7 @@ from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.quic import QuicConfig
 from smb3server.settings.server import Settings
 from smb3server.settings.share import ConnectionRules, ShareRules
+from smb3server.settings.storage_policies import StoragePolicy
 from smb3server.settings.web import WebConfig
 from smb3server.settings.witness import WitnessConfig
 from smb3server.wire.address import Address
@@ -89,6 +91,7 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
     config.namespaces = list(builder.namespaces(document.namespace, tuple(builder.sites(document.site))))
+    config.settings.storage_policies = tuple(builder.storage_policies(document.storage_policy))
     if config.drop_privileges:
         with problems.of(SERVER, "drop_privileges"):
             config.run_as = user_to_become(config.drop_privileges, config.run_as, config.shares)
@@ -221,6 +224,18 @@ class _Builder:
         if "{user}" not in section.path:
             self._problems.add("[homes]", "path", "must have {user} for the name of the user")
         return self._share("[homes]", "homes", section)
+
+    def storage_policies(self, sections: Iterable[schema.StoragePolicy]) -> Iterable[StoragePolicy]:
+        seen: set[uuid.UUID] = set()
+        for section in sections:
+            owner = f"storage_policy {section.name}"
+            with self._problems.of(owner, "id"):
+                policy_id = uuid.UUID(section.id)
+                if policy_id in seen or not policy_id.int:
+                    raise ValueError("two policies have it, or it is the one of no policy")
+                seen.add(policy_id)
+                rates = section.minimum_iops, section.maximum_iops, section.maximum_bandwidth
+                yield StoragePolicy(policy_id.bytes_le, section.name, *rates)
 
     def sites(self, sections: Iterable[schema.Site]) -> Iterable[Site]:
         for section in sections:

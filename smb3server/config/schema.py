@@ -14,7 +14,7 @@ from msgspec import Meta, field
 from smb3server.auth.password_rules import MAX_LENGTH
 from smb3server.dfs.namespace import DEFAULT_TTL as LINK_TTL
 from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
-from smb3server.settings.declaring import Effect, Positive, Seconds, Section, about
+from smb3server.settings.declaring import Effect, NotNegative, Positive, Seconds, Section, about
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.settings.limits import LARGEST_IO, Limits
 from smb3server.settings.observing import MetricsSettings
@@ -613,6 +613,34 @@ class Namespace(ConnectionRules, kw_only=True):
     )
 
 
+class StoragePolicy(Section, kw_only=True):
+    """What reads and writes with a policy may have ([storage-qos.md](storage-qos.md))."""
+
+    id: Annotated[
+        str,
+        about(
+            "the GUID by which clients ask for it",
+            Effect.AT_ONCE,
+            example="ec320704-6443-426c-ab74-86413e90dbfb",
+        ),
+    ]
+    name: Annotated[str, about("for reports", Effect.AT_ONCE, example="gold")]
+    minimum_iops: Annotated[
+        NotNegative,
+        about(
+            "operations of 8 KiB per second that clients may expect; the server keeps nothing free for them",
+            Effect.AT_ONCE,
+            example=100,
+        ),
+    ] = 0
+    maximum_iops: Annotated[
+        NotNegative, about("operations of 8 KiB per second of one flow; 0: any number", Effect.AT_ONCE, example=500)
+    ] = 0
+    maximum_bandwidth: Annotated[
+        NotNegative, about("KiB per second of one flow; 0: any number", Effect.AT_ONCE, example=51200)
+    ] = 0
+
+
 class Site(Section):
     """A part of the network whose machines are near to each other. Clients get the targets of their site first."""
 
@@ -958,6 +986,7 @@ class Document(Section):
     homes: Homes | None = None
     namespace: list[Namespace] = field(default_factory=list)
     site: list[Site] = field(default_factory=list)
+    storage_policy: list[StoragePolicy] = field(default_factory=list)
     user: list[User] = field(default_factory=list)
     cluster: Cluster = field(default_factory=Cluster)
     service: list[Service] = field(default_factory=list)

@@ -8,6 +8,6 @@ Reading order: ``request`` (parameter and result of a handler) -> ``chain`` (a c
 path) and ``look_lane`` (looks at a file in one message) -> ``reply`` (credits, signature, encryption) -> ``pending``
 and ``waiting`` (requests that cannot be answered yet) -> ``parking`` (chains that wait for their turn) ->
 ``data_channel`` and ``rdma_transforms`` (data by RDMA, and its protection) -> ``long_work``, ``reserving`` and
-``stable_storage`` (work on threads) -> ``read_size``, ``errno_status``, ``measuring`` (how long requests take) and
-``watchdog``.
+``stable_storage`` (work on threads) -> ``flow_limits`` (waits of storage QoS) -> ``read_size``, ``errno_status``,
+``measuring`` (how long requests take) and ``watchdog``.
 """

@@ -205,6 +205,10 @@ class ServerCollector(Collector):
         yield _gauges(
             "smb3server_sessions", "Sessions", "kind", {kind: sessions[kind] for kind in ("user", "guest", "anonymous")}
         )
+        operations, delayed = server.flows.totals
+        yield _gauge("smb3server_storage_flows", "Logical flows of storage quality of service", len(server.flows.by_id))
+        yield _counter("smb3server_storage_flow_operations", "Reads and writes of logical flows", operations)
+        yield _counter("smb3server_storage_flow_delays", "Reads and writes that waited for their flow", delayed)
         yield _gauge("smb3server_opens", "Opens, of files and of pipes", len(server.opens.by_id))
         prefix = "windows_smb_server_shares_"
         for name in ("open_files", "current_open_file_count"):

@@ -89,6 +89,8 @@ class OpenRecord:
     app_instance_version: tuple[int, int] | None
     posix: bool
     """Whether it is a POSIX open. False in records of servers that had none."""
+    virtual_disk: bool
+    """Whether it is an open of a virtual disk. False in records of servers that had none."""
 
 
 _NO_CACHING = CachingRecord(0, False, 0, 0)
@@ -143,6 +145,7 @@ def snapshot(opened: Open) -> bytes:
         "app": opened.app_instance_id.hex() if opened.app_instance_id is not None else None,
         "app_version": opened.app_instance_version,
         "posix": opened.posix,
+        "virtual_disk": opened.virtual_disk is not None,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -200,6 +203,7 @@ def parse(data: bytes) -> OpenRecord:
             app_instance_id=bytes.fromhex(record["app"]) if record["app"] is not None else None,
             app_instance_version=(version[0], version[1]) if version is not None else None,
             posix=record.get("posix", False),
+            virtual_disk=record.get("virtual_disk", False),
         )
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"not a record of an open: {error!r}") from error
@@ -231,7 +235,7 @@ def _check(record: OpenRecord) -> None:
     )
     texts = (record.share, record.stream, identity.name, identity.domain, caching.key, caching.client_guid)
     deleted = record.delete_on_close, record.delete_pending, record.name_deleted
-    flags = record.is_directory, *deleted, identity.guest, identity.anonymous, record.posix
+    flags = record.is_directory, *deleted, identity.guest, identity.anonymous, record.posix, record.virtual_disk
     path = record.path
     if (
         {*map(type, numbers)} != {int}

@@ -162,6 +162,9 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     ``PermissionError`` if its user no longer has the right to it."""
     if record.persistent_id in server.opens.by_id:
         return False
+    if record.virtual_disk:
+        # What the server knew of the disk is lost, and as an open of the file it would write between the disk's data.
+        raise PermissionError(errno.EACCES, "opens of virtual disks end with the server")
     if record.posix:
         backend = backend.as_posix() or backend
     opened = Open(

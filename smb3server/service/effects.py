@@ -24,7 +24,7 @@ def _table(*sections: type[Section]) -> dict[str, Effect]:
 
 _KEYS = _table(schema.Server, Limits)
 _OTHERS = {
-    **dict.fromkeys(("shares", "namespaces", "accounts", "settings", "groups"), Effect.AT_ONCE),
+    **dict.fromkeys(("shares", "namespaces", "accounts", "settings", "groups", "storage_policies"), Effect.AT_ONCE),
     # The log's and the audit's files are opened again by each reload. Their names stay.
     **dict.fromkeys(("log", "metrics", "traces", "cluster", "witness", "homes", "discovery"), Effect.RESTART),
     **dict.fromkeys(("web", "quic"), Effect.RESTART),

@@ -10,6 +10,7 @@ from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.limits import Limits
+from smb3server.settings.storage_policies import StoragePolicy
 from smb3server.wire.compression import CompressionAlgorithm
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
@@ -54,6 +55,7 @@ class Settings(Limits, kw_only=True):
     """Whether anonymous users may log on."""
     guests_see_accounts: bool = False
     """Whether guests and anonymous users may look up names of accounts."""
+    storage_policies: tuple[StoragePolicy, ...] = ()
     groups: Groups = field(default_factory=Groups)
     """Groups of users."""
     share_folders: tuple[str, ...] = ()

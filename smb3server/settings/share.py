@@ -232,6 +232,15 @@ class ShareRules(ConnectionRules, kw_only=True):
             example=True,
         ),
     ] = False
+    shared_virtual_disks: Annotated[
+        bool,
+        about(
+            "several machines may open a virtual disk (.vhdx, .vhds) in the share at the same time, with reservations "
+            "and snapshots ([shared-virtual-disks.md](shared-virtual-disks.md))",
+            Effect.NEW_OPENS,
+            example=True,
+        ),
+    ] = False
     force_level2_oplocks: Annotated[
         bool,
         about(

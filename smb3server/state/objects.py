@@ -26,12 +26,14 @@ from smb3server.files.caching import HANDLE, WRITE, Lease, Oplock
 from smb3server.files.file import File
 from smb3server.files.notify import Watcher
 from smb3server.files.searches import Enumeration
+from smb3server.qos.flows import Flow
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import Usage
 from smb3server.state.durable import Durability, Replayable
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.share import Share
+from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId
 from smbdirect.codec import Buffer
@@ -527,6 +529,10 @@ class Open:
     """Usage of the user that it counts for."""
     reserved: int = 0
     """Bytes reserved behind the file's end."""
+    virtual_disk: DeviceOpen | None = None
+    """What it is to a shared virtual disk. None: it is an open of a file."""
+    flow: Flow | None = None
+    """The logical flow that its reads and writes belong to. Then it has no descriptor. [MS-SQOS 3.2.1.2]"""
     resume_key: bytes | None = None
     """Open.ResumeKey, once a client has requested it."""
 

@@ -18,8 +18,10 @@ from smb3server.net.fabric_choice import Choice
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.long_work import LongWork
 from smb3server.process.turns import Turns
+from smb3server.qos.flows import FlowTable
 from smb3server.settings.server import Settings
 from smb3server.settings.share import ShareRules
+from smb3server.settings.storage_policies import StoragePolicy
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
@@ -32,6 +34,7 @@ from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministrat
 from smb3server.state.sessions import Sessions
 from smb3server.state.shadow_copies import ShadowCopyAgent
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
+from smb3server.virtual_disks.disk import VirtualDisks
 from smbdirect.rdma.pool import BufferPool
 
 _MAX_LOST_RDMA = 256
@@ -63,6 +66,8 @@ class ServerState:
         self.one_sided = OneSided()
         self.sessions.on_remove = self.one_sided.session_ends
         self.host_changes = HostChanges(self.file_table)
+        self.virtual_disks = VirtualDisks()
+        self.flows = FlowTable(self._storage_policy)
         self.flushes = Flushes()
         self.long_work = LongWork()
         self.turns = Turns()
@@ -172,6 +177,9 @@ class ServerState:
     def wants_encryption(self) -> bool:
         """Whether the administrator requires encryption, for at least one share."""
         return self.settings.require_encryption or any(share.rules.encrypt for share in self.share_list.values())
+
+    def _storage_policy(self, policy_id: bytes) -> StoragePolicy | None:
+        return next((policy for policy in self.settings.storage_policies if policy.policy_id == policy_id), None)
 
     # The cluster
 

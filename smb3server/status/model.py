@@ -410,6 +410,27 @@ class PartRecord(Record):
     """Why it does not answer."""
 
 
+class FlowRecord(Record):
+    """A logical flow of storage quality of service."""
+
+    flow: str
+    policy: str
+    """Its name, or its id if it is not known. Empty: the limits are the client's."""
+    initiator: str
+    node: str
+    opens: int
+    iops: float
+    """Normalized operations per second lately."""
+    bandwidth: float
+    """Bytes per second lately."""
+    maximum_iops: int
+    maximum_bandwidth: int
+    """KiB per second."""
+    operations: int
+    delayed: int
+    """Operations that had to wait."""
+
+
 class Report(Record, kw_only=True):
     """The whole report."""
 
@@ -423,6 +444,8 @@ class Report(Record, kw_only=True):
     interfaces: list[InterfaceRecord]
     locks: list[LockRecord]
     away: list[AwayRecord]
+    flows: list[FlowRecord] | UnsetType = UNSET
+    """Unset where there are none."""
     down: dict[str, str] | UnsetType = UNSET
     process: ProcessRecord | UnsetType = UNSET
     processes: list[PartRecord] | UnsetType = UNSET

@@ -267,5 +267,6 @@ def collect(server: Server, addresses: Iterable[str] = (), files: bool = True) -
         users=resources.users(server),
         interfaces=resources.interfaces(server),
         locks=list(itertools.islice(locks, MAX_LOCKS)),
+        flows=resources.flows(server) or UNSET,
         away=list(itertools.islice(open_files.away(opens), MAX_OPENS)) if files else [],
     )

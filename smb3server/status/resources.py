@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import time
+import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
 from smb3server.net.interfaces import serves
+from smb3server.qos.flows import NO_ID, Flow
 from smb3server.state.ceilings import GUESTS
-from smb3server.status.model import InterfaceRecord, RecycleRecord, ShareRecord, UserRecord
+from smb3server.status.model import FlowRecord, InterfaceRecord, RecycleRecord, ShareRecord, UserRecord
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
@@ -91,6 +94,32 @@ def users(server: Server) -> list[UserRecord]:
         )
         for usage in server.ceilings.users()
     ]
+
+
+def flows(server: Server) -> list[FlowRecord]:
+    """Return the logical flows. [MS-SQOS 3.2.1.3]"""
+    now = time.monotonic()
+    return [_flow(flow, now) for flow in server.flows.by_id.values()]
+
+
+def _flow(flow: Flow, now: float) -> FlowRecord:
+    iops, bandwidth = flow.rates(now)
+    named, policy = flow.policy, ""
+    if flow.policy_id != NO_ID:
+        policy = named.name if named is not None else str(uuid.UUID(bytes_le=flow.policy_id))
+    return FlowRecord(
+        flow=str(flow),
+        policy=policy,
+        initiator=flow.initiator,
+        node=flow.node,
+        opens=flow.opens,
+        iops=round(iops, 1),
+        bandwidth=round(bandwidth, 1),
+        maximum_iops=flow.maximum_iops,
+        maximum_bandwidth=flow.maximum_bandwidth,
+        operations=flow.operations,
+        delayed=flow.delayed,
+    )
 
 
 def limits(server: Server) -> dict[str, tuple[int, int]]:

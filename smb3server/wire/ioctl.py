@@ -59,7 +59,9 @@ class Fsctl(enum.IntEnum):
     """Private: see ``wire.one_sided``. The function codes 0x800 to 0xFFF are for vendors. [MS-FSCC 2.3]"""
     ONE_SIDED_LEND = 0x00142344
     SVHDX_SYNC_TUNNEL_REQUEST = 0x00090304
+    SVHDX_ASYNC_TUNNEL_REQUEST = 0x00090364
     QUERY_SHARED_VIRTUAL_DISK_SUPPORT = 0x00090300
+    STORAGE_QOS_CONTROL = 0x00090350
 
 
 class IoctlRequest(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from smb3server.process import output
-from tools.wpts import page, table
+from tools.wpts import disks, page, table
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "tests" / "conformance"
@@ -34,6 +34,7 @@ SETTINGS = {
         "IsChainedCompressionSupported=true",
         "CompressedFileShare=Compressed",
     ],
+    **{suite: [r"ShareContainingSharedVHD=\\10.88.1.2\SharedDisks"] for suite in ("rsvd", "sqos")},
     "dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"],
 }
 """Properties that a suite has besides those of the runner's own configuration."""
@@ -82,9 +83,11 @@ def _server(folder: Path, suite: str, log: Path) -> Iterator[None]:
 def _add_sections(place: Path, suite: str, log: IO[str]) -> None:
     """Add what one suite asks for, SUITE.toml, to the configuration of the running server."""
     more = table.HERE / f"{suite}.toml"
+    if suite in ("rsvd", "sqos"):
+        disks.make(place / "Disks")
     if more.exists():
         with (place / "sut.toml").open("a", encoding="utf-8") as file:
-            file.write(more.read_text(encoding="utf-8"))
+            file.write(more.read_text(encoding="utf-8").replace("PLACE", str(place)))
         command = [sys.executable, "-m", "smb3server", "reload", "--state", str(place / "state")]
         subprocess.run(command, stdout=log, stderr=log, check=True, timeout=60)
 

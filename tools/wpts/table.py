@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-SUITES = {"smb2": "MS-SMB2", "fsa": "MS-FSA", "dfsc": "MS-DFSC"}
+SUITES = {"smb2": "MS-SMB2", "fsa": "MS-FSA", "dfsc": "MS-DFSC", "rsvd": "MS-RSVD", "sqos": "MS-SQOS"}
 """The suites that have a committed table, and the protocol that each one tests."""
 PLATFORMS = ("NonWindows", "WindowsServer2022")
 """As what the suites judge a server."""

@@ -24,7 +24,7 @@ REFRESH_SECONDS = 2.0
 LEAST_REFRESH_SECONDS = 0.2
 MEASURED_SECONDS = 0.5
 """How long one report measures rates."""
-SECTIONS = ("sessions", "channels", "shares", "users", "files", "locks", "interfaces")
+SECTIONS = ("sessions", "channels", "shares", "users", "files", "locks", "interfaces", "flows")
 _PIPE_WIDTH = 160
 """Columns for output that is no terminal, if COLUMNS does not say otherwise."""
 

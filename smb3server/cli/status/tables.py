@@ -560,6 +560,39 @@ def _why_hidden(entry: InterfaceRecord, server: ServerRecord) -> str:
     return "no link" if not entry.link else "not served"
 
 
+def _flows(report: Report) -> list[Table]:
+    """The logical flows of storage quality of service."""
+    table = Table(
+        "Flows",
+        (
+            Column("flow", fixed=True),
+            Column("policy"),
+            Column("initiator"),
+            Column("IOPS", right=True, fixed=True),
+            Column("limit", right=True),
+            Column("bytes/s", right=True, fixed=True),
+            Column("KiB/s limit", right=True),
+            Column("opens", right=True),
+            Column("operations", right=True),
+            Column("delayed", right=True),
+        ),
+    )
+    for entry in report.flows or ():
+        table.add(
+            entry.flow,
+            entry.policy or "-",
+            entry.initiator or "-",
+            f"{entry.iops:.0f}",
+            str(entry.maximum_iops or "-"),
+            amount(entry.bandwidth),
+            str(entry.maximum_bandwidth or "-"),
+            str(entry.opens),
+            str(entry.operations),
+            str(entry.delayed),
+        )
+    return [table]
+
+
 _TABLES: dict[str, Callable[[Report], list[Table]]] = {
     "sessions": _sessions,
     "channels": _channels,
@@ -568,6 +601,7 @@ _TABLES: dict[str, Callable[[Report], list[Table]]] = {
     "files": _files,
     "locks": _locks,
     "interfaces": _interfaces,
+    "flows": _flows,
 }
 
 

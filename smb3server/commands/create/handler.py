@@ -14,6 +14,7 @@ from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.posix import agreed
 from smb3server.commands.create.registry import KINDS, Described, decode
+from smb3server.commands.create.virtual_disks import DiskOpening, without_suffix
 from smb3server.commands.info import presentation, quotas
 from smb3server.commands.info.waits import one_step
 from smb3server.dispatch.chain import Fresh
@@ -49,6 +50,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.posix import VERSION
 from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.svhdx import OPEN_DEVICE_CONTEXT
 
 # A name of a module costs less to look up than a member of an enumeration.
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
@@ -96,6 +98,7 @@ def create(request: TreeRequest) -> Response | Pending:
     if name[:1] == "$" and backend is not None and backend.quotas is not None and name.lower() == quotas.FILE_NAME:
         # What quotas are asked of is a file on NTFS. Here it is the root, with no more rights than the user has there.
         name, body = "", body._replace(desired_access=int(Access.MAXIMUM_ALLOWED), create_options=0)
+    name, is_disk = without_suffix(name, tree.share.rules, asked)
     if asked.reconnect is not None:
         return _reconnect(server, opener, body, name, asked)
     if asked.durable_v2 is not None:
@@ -115,7 +118,7 @@ def create(request: TreeRequest) -> Response | Pending:
         if seconds:
             raise
         return retry(request, partial(_refuse_name, opener, error), _AT_ONCE)
-    opening = _opening(server, opener, body, asked, checked, seconds)
+    opening = _opening(server, opener, body, asked, checked, seconds, is_disk)
     for context in asked.others:
         if (before := KINDS[context].before) is not None:
             before(opening, asked.others[context])
@@ -184,6 +187,7 @@ def _opening(
     asked: CreateContexts,
     checked: checks.Checked,
     seconds: int = 0,
+    is_disk: bool = False,
 ) -> Opening:
     share = opener.tree.share
     backend = share.backend
@@ -200,7 +204,8 @@ def _opening(
         return previous.PreviousOpening(
             opener, body, asked, *checked, backend, server, lease, share.snapshots, seconds, backend, access
         )
-    return Opening(opener, body, asked, *checked, backend, server, lease)
+    kind = DiskOpening if is_disk else Opening
+    return kind(opener, body, asked, *checked, backend, server, lease)
 
 
 def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: str, asked: CreateContexts) -> Response:
@@ -327,7 +332,11 @@ def _respond(opening: Opening, opened: Open) -> Response:
         file_events.opened(opened)
         opening.audit_success(opened)
     fresh = Fresh(opened, opening.info, opening.path_on_disk) if not opening.settled else None
-    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id, fresh=fresh)
+    contexts = [*answers, *more]
+    if opened.virtual_disk is not None:
+        # Microsoft's suite takes the context of durability from the first place.
+        contexts.sort(key=lambda context: context.name == OPEN_DEVICE_CONTEXT)
+    return Response([pack_response(fields, contexts)], file_id=opened.file_id, fresh=fresh)
 
 
 def _grant_caching(opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:

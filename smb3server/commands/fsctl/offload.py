@@ -64,7 +64,7 @@ def _check_range(sector: int, size: int, wanted_size: int, offset: int, length: 
 
 def _check_file(opened: Open, offset: int, refusal: NtStatus, sector: int) -> int:
     """Return the end of file. Raise ``StatusError`` if the file cannot take part, or has nothing at ``offset``."""
-    if opened.is_directory:
+    if opened.is_directory or opened.virtual_disk is not None:
         raise StatusError(refusal)
     info = handle_of(opened).info()
     if info.attributes & _UNSUPPORTED:

@@ -93,6 +93,15 @@ def set_info(request: TreeRequest) -> Response | Pending:
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
+_OF_NO_DISK: dict[int, NtStatus] = {
+    FileInfoClass.RENAME: NtStatus.NOT_SUPPORTED,
+    FileInfoClass.RENAME_EX: NtStatus.NOT_SUPPORTED,
+    FileInfoClass.LINK: NtStatus.INVALID_PARAMETER,
+    FileInfoClass.LINK_EX: NtStatus.INVALID_PARAMETER,
+}
+"""What an open of a virtual disk cannot do. [MS-RSVD 3.2.5.9]"""
+
+
 def _set_file(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response | Pending:
     """Set information of a file. [MS-SMB2 3.3.5.21.1]"""
     if opened.pipe is not None:
@@ -103,6 +112,8 @@ def _set_file(request: TreeRequest, opened: Open, body: SetInfoRequest, data: me
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     if len(data) < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    if opened.virtual_disk is not None and body.info_class in _OF_NO_DISK:
+        raise StatusError(_OF_NO_DISK[body.info_class])
     required.check(opened.granted_access, required.SET_FILE[body.info_class])
     write_times.changing_entry(opened)
     result = level.apply(request, opened, data)

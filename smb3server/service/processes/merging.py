@@ -62,6 +62,8 @@ def _add(whole: Report, report: Report, users: dict[tuple[str, bool], UserRecord
     whole.channels += report.channels
     whole.locks += report.locks
     whole.away += report.away
+    if report.flows is not UNSET:
+        whole.flows = [*(whole.flows or ()), *report.flows]
     whole.server.addresses += report.server.addresses
     whole.server.opens += report.server.opens
     whole.server.path_lookups += report.server.path_lookups

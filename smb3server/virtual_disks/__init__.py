@@ -1,0 +1,9 @@
+"""Shared virtual disks: images, their sectors, and what clients ask of them. [MS-RSVD, MS-VHDX]
+
+Belongs here: the format of images and sets, SCSI, reservations, tunnel operations. Not here: requests and opens of SMB2
+(``commands``), and names and rights of files: who opens a disk hands over its folder (``disk.Files``).
+
+Reading order: ``layout`` (structures of VHDX) -> ``vhdx`` (an image) and ``making`` (a new one) -> ``vhd_set`` ->
+``tracking`` -> ``disk`` (the chain of images) -> ``reservations`` and ``scsi`` -> ``device`` (one open of a disk) and
+``handle`` (READ and WRITE) -> ``tunnel`` (the operations) -> ``snapshots`` and ``meta`` (those of version 2).
+"""

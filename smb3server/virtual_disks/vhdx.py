@@ -1,0 +1,357 @@
+"""A VHDX file as a disk: where its sectors are, and how new blocks are allocated. [MS-VHDX]
+
+The block allocation table is read where it is needed, so an image takes no memory that depends on its size. Blocks are
+allocated at the end of the file, and the log of the format is not used: the file grows first, then the data is written,
+then the entry of the table. A crash of the server therefore loses at most space. An image whose log was not replayed is
+refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from smb3server.backends.base import Handle
+from smb3server.virtual_disks import layout
+from smb3server.virtual_disks.layout import BlockState, FileParameters, Header, ParameterFlags
+from smbdirect.codec import Buffer
+from smbdirect.errors import DecodeError
+
+_ENTRY = struct.Struct("<Q")
+_OFFSET_MASK = ~(layout.MIB - 1)
+_STATE_MASK = 7
+_IN_PLACE = (BlockState.FULLY_PRESENT, BlockState.PARTIALLY_PRESENT)
+_ZEROS = bytes(layout.MIB)
+
+
+class BadImage(OSError):
+    """The file is no VHDX file, or one that cannot be used. It reaches clients as STATUS_SVHDX_WRONG_FILE_TYPE."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(errno.EILSEQ, reason)
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a name that a file's content gives is one of a file in the same folder. [MS-FSCC 2.1.5]"""
+    return 0 < len(name) <= 255 and name not in (".", "..") and not any(c < " " or c in '\\/:*?"<>|' for c in name)
+
+
+class Metadata(NamedTuple):
+    """What a VHDX file says about its disk. [MS-VHDX 2.6.2]"""
+
+    parameters: FileParameters
+    virtual_size: int
+    sector_size: int
+    physical_sector_size: int
+    disk_id: bytes
+    """The GUID of page 83."""
+    parent: dict[str, str] | None
+    """The keys and values of the parent locator. None: the disk has no parent."""
+
+
+class Run(NamedTuple):
+    """Consecutive bytes of the disk that lie in one place."""
+
+    offset: int
+    """In the disk."""
+    length: int
+    where: int | None
+    """The offset in the file. None: they are zeros, or those of the parent."""
+    in_parent: bool
+
+
+class Image:
+    """An open VHDX file."""
+
+    def __init__(self, handle: Handle, name: str, writable: bool) -> None:
+        """Read headers and metadata. Raises ``OSError``; ``BadImage`` if they are not valid."""
+        self.handle, self.name, self.writable = handle, name, writable
+        self._lock = threading.Lock()
+        """Held while blocks are looked up or allocated, never while data is read."""
+        self._changed = False
+        if self._read(0, 8) != layout.FILE_SIGNATURE:
+            raise BadImage("no VHDX file")
+        self._header, self._slot = self._read_header()
+        if self._header.log_guid != bytes(16):
+            raise BadImage("its log has to be replayed first, for example by 'qemu-img check -r all'")
+        try:
+            regions = self._read_regions()
+            self._bat = regions[layout.BAT_REGION]
+            self._metadata_region = regions[layout.METADATA_REGION]
+            self.metadata = self._read_metadata()
+        except (KeyError, DecodeError, ValueError, struct.error) as error:
+            raise BadImage(f"its metadata is not valid: {error}") from error
+        self._settle()
+
+    def _settle(self) -> None:
+        size = self.metadata.parameters.block_size
+        sector = self.metadata.sector_size
+        if size & (size - 1) or not layout.MIN_BLOCK <= size <= layout.MAX_BLOCK:
+            raise BadImage("its block size is not valid")
+        if sector not in (512, 4096) or self.metadata.physical_sector_size not in (512, 4096):
+            raise BadImage("its sector size is not valid")
+        if not 0 < self.virtual_size <= layout.MAX_VIRTUAL_SIZE or self.virtual_size % sector:
+            raise BadImage("its size is not valid")
+        self.block_size = size
+        self._chunk_ratio = layout.CHUNK_SECTORS * sector // size
+        if self._bat.length < self._entries_for(self.virtual_size) * _ENTRY.size:
+            raise BadImage("its block allocation table is too short")
+
+    @property
+    def virtual_size(self) -> int:
+        """Bytes of the disk."""
+        return self.metadata.virtual_size
+
+    @property
+    def has_parent(self) -> bool:
+        """Whether blocks that are not in the file are in another one."""
+        return bool(self.metadata.parameters.flags & ParameterFlags.HAS_PARENT)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all blocks are to stay allocated."""
+        return bool(self.metadata.parameters.flags & ParameterFlags.LEAVE_BLOCKS_ALLOCATED)
+
+    @property
+    def data_write_guid(self) -> bytes:
+        """Changes when the data of the disk does. Children name it to recognize their parent."""
+        return self._header.data_write_guid
+
+    # Reading the structures
+
+    def _read(self, offset: int, length: int) -> bytes:
+        data = bytearray(length)
+        count = self.handle.read_into([memoryview(data)], offset)
+        return bytes(data[:count])
+
+    def _read_header(self) -> tuple[Header, int]:
+        """Return the newest valid header, and which of the two it is. [MS-VHDX 2.2.2.1]"""
+        found: list[tuple[int, int, Header]] = []
+        for slot, offset in enumerate(layout.HEADER_OFFSETS):
+            data = self._read(offset, layout.HEADER_SIZE)
+            if len(data) < layout.HEADER_SIZE or data[:4] != b"head" or not _is_intact(data):
+                continue
+            header = layout.HEADER.unpack(data)
+            if header.version == 1:
+                found.append((header.sequence_number, slot, header))
+        if not found:
+            raise BadImage("it has no valid header")
+        _, slot, header = max(found)
+        return header, slot
+
+    def _read_regions(self) -> dict[bytes, layout.RegionEntry]:
+        for offset in layout.REGION_TABLE_OFFSETS:
+            data = self._read(offset, layout.REGION_TABLE_SIZE)
+            if len(data) < layout.REGION_TABLE_SIZE or data[:4] != b"regi" or not _is_intact(data):
+                continue
+            count = layout.REGION_TABLE_HEADER.unpack(data).entry_count
+            if count > layout.MAX_ENTRIES:
+                raise BadImage("its region table is too long")
+            start, size = layout.REGION_TABLE_HEADER.size, layout.REGION_ENTRY.size
+            entries = [layout.REGION_ENTRY.unpack(data, start + index * size) for index in range(count)]
+            known = (layout.BAT_REGION, layout.METADATA_REGION)
+            if any(entry.required & 1 and entry.guid not in known for entry in entries):
+                raise BadImage("it has a region that is not known")
+            if any(entry.file_offset < layout.MIB or entry.file_offset % layout.MIB for entry in entries):
+                raise BadImage("a region is not where it may be")
+            return {entry.guid: entry for entry in entries}
+        raise BadImage("it has no valid region table")
+
+    def _read_metadata(self) -> Metadata:
+        region = self._metadata_region
+        table = self._read(region.file_offset, layout.METADATA_TABLE_SIZE)
+        header = layout.METADATA_TABLE_HEADER.unpack(table)
+        if header.signature != b"metadata" or header.entry_count > layout.MAX_ENTRIES:
+            raise BadImage("it has no valid metadata table")
+        items: dict[bytes, bytes] = {}
+        self._items: dict[bytes, int] = {}
+        for index in range(header.entry_count):
+            entry = layout.METADATA_ENTRY.unpack(
+                table, layout.METADATA_TABLE_HEADER.size + index * layout.METADATA_ENTRY.size
+            )
+            if entry.item_id not in _ITEMS:
+                if entry.flags & layout.MetadataFlags.IS_REQUIRED:
+                    raise BadImage("it has metadata that is not known")
+                continue
+            if entry.length > layout.MAX_LOCATOR or entry.offset + entry.length > region.length:
+                raise BadImage("an item of its metadata is too long")
+            items[entry.item_id] = self._read(region.file_offset + entry.offset, entry.length)
+            self._items[entry.item_id] = region.file_offset + entry.offset
+        parameters = layout.PARAMETERS.unpack(items[layout.FILE_PARAMETERS])
+        parent = None
+        if parameters.flags & ParameterFlags.HAS_PARENT:
+            parent = _locator(items[layout.PARENT_LOCATOR])
+        (size,) = _ENTRY.unpack(items[layout.VIRTUAL_DISK_SIZE])
+        logical, physical = (
+            int.from_bytes(items[item], "little") for item in (layout.LOGICAL_SECTOR_SIZE, layout.PHYSICAL_SECTOR_SIZE)
+        )
+        return Metadata(parameters, size, logical, physical, items[layout.PAGE_83_DATA][:16].ljust(16, b"\0"), parent)
+
+    # Blocks
+
+    def _entries_for(self, virtual_size: int) -> int:
+        """Return the number of entries of the table for a disk of ``virtual_size`` bytes. [MS-VHDX 2.5]"""
+        blocks = -(-virtual_size // self.block_size)
+        if self.has_parent:
+            return -(-blocks // self._chunk_ratio) * (self._chunk_ratio + 1)
+        return blocks + (blocks - 1) // self._chunk_ratio
+
+    def _place_of(self, block: int) -> int:
+        """Return where the file has the table's entry of a block."""
+        return self._bat.file_offset + (block + block // self._chunk_ratio) * _ENTRY.size
+
+    def entry(self, block: int) -> tuple[int, int]:
+        """Return state and offset in the file of a block. Raises ``OSError``."""
+        return self._entry_at(self._place_of(block))
+
+    def _entry_at(self, place: int) -> tuple[int, int]:
+        data = self._read(place, _ENTRY.size)
+        if len(data) < _ENTRY.size:
+            raise BadImage("its block allocation table is cut off")
+        (value,) = _ENTRY.unpack(data)
+        offset = value & _OFFSET_MASK
+        if value & _STATE_MASK in _IN_PLACE and offset < layout.MIB:
+            raise BadImage("a block lies in the headers")
+        return value & _STATE_MASK, offset
+
+    def set_entry(self, block: int, state: int, offset: int) -> None:
+        """Change the table's entry of a block."""
+        self.handle.write_from([_ENTRY.pack(offset | state)], self._place_of(block))
+
+    def runs(self, offset: int, length: int) -> Iterator[Run]:
+        """Return where a range of the disk is. Raises ``OSError``. The range must lie in the disk."""
+        while length:
+            block, within = divmod(offset, self.block_size)
+            part = min(length, self.block_size - within)
+            state, where = self.entry(block)
+            if state == BlockState.PARTIALLY_PRESENT and self.has_parent:
+                yield from self._sectors(block, where, within, part)
+            elif state in _IN_PLACE:
+                yield Run(offset, part, where + within, False)
+            else:
+                zero = state in (BlockState.ZERO, BlockState.UNMAPPED) or not self.has_parent
+                yield Run(offset, part, None, not zero)
+            offset, length = offset + part, length - part
+
+    def _sectors(self, block: int, where: int, within: int, length: int) -> Iterator[Run]:
+        """Return the runs of a block of which only some sectors are present. [MS-VHDX 2.5.1.2]"""
+        chunk, number = divmod(block, self._chunk_ratio)
+        place = self._bat.file_offset + ((chunk + 1) * self._chunk_ratio + chunk) * _ENTRY.size
+        state, bitmap = self._entry_at(place)
+        if state != BlockState.FULLY_PRESENT:
+            raise BadImage("a bitmap of sectors is missing")
+        sector = self.metadata.sector_size
+        per_block = self.block_size // sector
+        first, last = within // sector, (within + length - 1) // sector
+        begin = number * per_block + first
+        bits = self._read(bitmap + begin // 8, (last - first) // 8 + 2)
+        end, start = within + length, within
+        present: bool | None = None
+        for index in range(first, last + 1):
+            bit = begin - begin % 8
+            position = begin + index - first - bit
+            here = bool(bits[position // 8] >> position % 8 & 1)
+            at = max(index * sector, within)
+            if present is not None and here != present:
+                yield self._run(block, where, start, at, present)
+                start = at
+            present = here
+        yield self._run(block, where, start, end, bool(present))
+
+    def _run(self, block: int, where: int, start: int, end: int, present: bool) -> Run:
+        offset = block * self.block_size + start
+        return Run(offset, end - start, where + start if present else None, not present)
+
+    def allocate(self, block: int, content: Iterator[Buffer] | None = None) -> int:
+        """Allocate a block, and return its offset in the file. ``content``: what it has from its begin on; else zeros.
+
+        Raises ``OSError``."""
+        with self._lock:
+            end = -(-self.handle.info().end_of_file // layout.MIB) * layout.MIB
+            self.handle.truncate(end + self.block_size)
+            place = end
+            for piece in content or ():
+                self.handle.write_from([piece], place)
+                place += len(piece)
+            self.set_entry(block, BlockState.FULLY_PRESENT, end)
+            return end
+
+    def data_changes(self) -> None:
+        """Note that the disk's data changes. Before the first change the header gets new GUIDs. [MS-VHDX 2.2.2]"""
+        if not self._changed:
+            self._changed = True
+            new, data = uuid.uuid4().bytes_le, uuid.uuid4().bytes_le
+            self._write_header(self._header._replace(file_write_guid=new, data_write_guid=data))
+
+    def _write_header(self, header: Header) -> None:
+        """Write a header in place of the older one of the two."""
+        header = header._replace(sequence_number=header.sequence_number + 1, checksum=0)
+        self._slot = 1 - self._slot
+        data = sealed(layout.HEADER.pack(header).ljust(layout.HEADER_SIZE, b"\0"))
+        self.handle.write_from([data], layout.HEADER_OFFSETS[self._slot])
+        self._header = header
+
+    def resize(self, size: int) -> None:
+        """Set the size of the disk in bytes. Raises ``OSError``: EFBIG if the table has no room for it."""
+        if not 0 < size <= layout.MAX_VIRTUAL_SIZE or size % self.metadata.sector_size:
+            raise OSError(errno.EINVAL, "not a size that a disk may have")
+        if self._entries_for(size) * _ENTRY.size > self._bat.length:
+            raise OSError(errno.EFBIG, "the block allocation table has no room for more blocks")
+        self.data_changes()
+        self.handle.write_from([_ENTRY.pack(size)], self._items[layout.VIRTUAL_DISK_SIZE])
+        self.metadata = self.metadata._replace(virtual_size=size)
+
+    def safe_size(self) -> int:
+        """Return the size in bytes behind the last block that has data."""
+        for block in range(-(-self.virtual_size // self.block_size) - 1, -1, -1):
+            if self.entry(block)[0] in _IN_PLACE:
+                return min((block + 1) * self.block_size, self.virtual_size)
+        return self.metadata.sector_size
+
+    def close(self) -> None:
+        """Close the file."""
+        self.handle.close()
+
+
+_ITEMS = frozenset(
+    (
+        layout.FILE_PARAMETERS,
+        layout.VIRTUAL_DISK_SIZE,
+        layout.PAGE_83_DATA,
+        layout.LOGICAL_SECTOR_SIZE,
+        layout.PHYSICAL_SECTOR_SIZE,
+        layout.PARENT_LOCATOR,
+    )
+)
+
+
+def _is_intact(data: bytes) -> bool:
+    """Return whether the checksum of a structure is right."""
+    return int.from_bytes(data[4:8], "little") == int(crc32c(data[:4] + bytes(4) + data[8:]))
+
+
+def sealed(data: bytes) -> bytes:
+    """Return a structure with its checksum."""
+    return data[:4] + int(crc32c(data[:4] + bytes(4) + data[8:])).to_bytes(4, "little") + data[8:]
+
+
+def _locator(data: bytes) -> dict[str, str]:
+    """Return the keys and values of a parent locator. Raises ``ValueError``, ``DecodeError``."""
+    header = layout.LOCATOR_HEADER.unpack(data)
+    if header.locator_type != layout.VHDX_PARENT:
+        raise ValueError("its parent is no VHDX file")
+    found: dict[str, str] = {}
+    for index in range(header.key_value_count):
+        entry = layout.LOCATOR_ENTRY.unpack(data, layout.LOCATOR_HEADER.size + index * layout.LOCATOR_ENTRY.size)
+        key, value = (
+            data[offset : offset + length].decode("utf-16-le")
+            for offset, length in ((entry.key_offset, entry.key_length), (entry.value_offset, entry.value_length))
+        )
+        found[key] = value
+    return found

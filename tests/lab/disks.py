@@ -1,0 +1,89 @@
+"""Virtual disks in a store in memory, and their images as files for qemu-img."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from smb3server.backends.base import Disposition, FileKey, Handle, OpenRequest
+from smb3server.backends.memory.backend import MemoryBackend
+from smb3server.virtual_disks import making
+from smb3server.virtual_disks.device import DeviceOpen
+from smb3server.virtual_disks.disk import VirtualDisk
+from smb3server.wire import svhdx as wire
+
+INITIATOR = bytes(range(16))
+SIZE = 64 << 20
+needs_qemu = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="qemu-img is not installed (qemu-utils)")
+
+
+class Folder:
+    """The root of a store in memory, as ``disk.Files``."""
+
+    def __init__(self) -> None:
+        self.backend = MemoryBackend()
+
+    def open(self, name: str, write: bool) -> Handle:
+        return self.backend.open(OpenRequest((name,), read=True, write=write))
+
+    def create(self, name: str) -> Handle:
+        return self.backend.open(OpenRequest((name,), disposition=Disposition.CREATE, read=True, write=True))
+
+    def remove(self, name: str) -> None:
+        handle = self.backend.open(OpenRequest((name,)))
+        handle.unlink()
+        handle.close()
+
+    def put(self, name: str, data: bytes) -> None:
+        handle = self.create(name)
+        handle.write_from([data], 0)
+        handle.close()
+
+    def get(self, name: str) -> bytes:
+        handle = self.open(name, write=False)
+        data = bytearray(handle.info().end_of_file)
+        handle.read_into([memoryview(data)], 0)
+        handle.close()
+        return bytes(data)
+
+    def names(self) -> list[str]:
+        handle = self.backend.open(OpenRequest((), directory=True))
+        return sorted(entry.name for entry in handle.scan() if entry.name not in (".", ".."))
+
+
+def new_disk(folder: Folder, name: str = "disk.vhdx", shape: making.Shape | None = None) -> VirtualDisk:
+    """Make a disk and open it."""
+    handle = folder.create(name)
+    making.make(handle, shape or making.Shape(SIZE))
+    handle.close()
+    return open_disk(folder, name)
+
+
+def open_disk(folder: Folder, name: str = "disk.vhdx", write: bool = True) -> VirtualDisk:
+    """Open a disk of the folder."""
+    disk = VirtualDisk(FileKey(1, 1), name)
+    disk.open(folder, write)
+    return disk
+
+
+def read(disk: VirtualDisk, offset: int, length: int) -> bytes:
+    """Return bytes of a disk."""
+    data = bytearray(length)
+    disk.read(memoryview(data), offset)
+    return bytes(data)
+
+
+def device_of(disk: VirtualDisk, folder: Folder, initiator: bytes = INITIATOR, may_write: bool = True) -> DeviceOpen:
+    """Return an open of a disk."""
+    context = wire.OpenDevice(has_initiator_id=1, initiator_id=initiator, originator_flags=1)
+    return DeviceOpen(disk, context, folder, unbuffered=True, may_write=may_write)
+
+
+def qemu(*arguments: str | Path) -> str:
+    """Run qemu-img, and return its output."""
+    done = subprocess.run(["qemu-img", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
