@@ -38,6 +38,7 @@ from smb3server.net.store_access import StoreAccess
 from smb3server.process import log_levels
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.domain import DomainConfig
 from smb3server.settings.limits import MESSAGE_OVERHEAD, Limits
 from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.quic import QuicConfig
@@ -85,6 +86,8 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
     builder = _Builder(config, problems)
     builder.server(document.server, document.groups)
     builder.limits(document.limits)
+    if document.domain is not None:
+        config.domain = builder.domain(document.domain)
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
@@ -358,6 +361,16 @@ class _Builder:
             section.port,
             _path(section.client_authority),
             frozenset(clients),
+        )
+
+    def domain(self, section: schema.Domain) -> DomainConfig:
+        settings = self._settings
+        settings.keytab = section.keytab or settings.keytab
+        if not settings.keytab:
+            self._problems.add("[domain]", "keytab", "is needed: the server's keys in the domain")
+        first, last = section.id_range
+        return DomainConfig(
+            section.realm.upper(), section.workgroup.upper(), Path(settings.keytab), section.idmap, (first, last)
         )
 
     def users_file(self, section: schema.Server) -> None:

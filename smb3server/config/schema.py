@@ -16,6 +16,7 @@ from smb3server.dfs.namespace import DEFAULT_TTL as LINK_TTL
 from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
 from smb3server.settings.declaring import Effect, Positive, Seconds, Section, about
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.domain import FIRST_ID, LAST_ID, IdMapping
 from smb3server.settings.limits import LARGEST_IO, Limits
 from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
@@ -942,6 +943,32 @@ class Discovery(Section):
     model: Annotated[str, about("model that chooses the icon in Finder")] = _DISCOVERY.model
 
 
+class Domain(Section):
+    """The domain of Active Directory that the server belongs to ([domain.md](domain.md))."""
+
+    realm: Annotated[str, about("name of the domain in DNS, which is its Kerberos realm", example="CONTOSO.COM")]
+    workgroup: Annotated[NetbiosName, about("NetBIOS name of the domain", example="CONTOSO")]
+    keytab: Annotated[
+        str | None,
+        about(
+            "file with the keys of the server's account in the domain; needs the part `kerberos` "
+            "([install.md](install.md#optional-parts))",
+            example="/etc/smb3server/domain.keytab",
+            unset="that of `[server]`",
+            is_path=True,
+        ),
+    ] = None
+    idmap: Annotated[
+        IdMapping,
+        about("how users and groups of the domain get their uid and gid: `rid` or `autorid` ([domain.md](domain.md))"),
+    ] = "rid"
+    id_range: Annotated[
+        list[int],
+        about("first and last uid and gid of users and groups of the domain"),
+        Meta(min_length=2, max_length=2),
+    ] = field(default_factory=lambda: [FIRST_ID, LAST_ID])
+
+
 class Document(Section):
     """The whole file."""
 
@@ -967,3 +994,4 @@ class Document(Section):
     web: Web | None = None
     quic: Quic | None = None
     discovery: Discovery | None = None
+    domain: Domain | None = None
