@@ -16,6 +16,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash, parse_principal
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
+from smb3server.config.membership import membership
 from smb3server.config.model import Config, NamespaceConfig, ShareConfig
 from smb3server.config.sections import keys_of
 from smb3server.config.sources.host_users import user_to_become
@@ -106,6 +107,8 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
         config.web = builder.web(document.web)
     if document.quic is not None:
         config.quic = builder.quic(document.quic)
+    if document.domain is not None:
+        config.domain = membership(document.domain, config, problems)
     if document.discovery is not None:
         found = document.discovery
         config.discovery = DiscoveryConfig(
