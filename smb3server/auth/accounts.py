@@ -19,7 +19,8 @@ import hashlib
 import pwd
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access.descriptor import ANONYMOUS, AUTHENTICATED_USERS, Sid
@@ -31,6 +32,7 @@ from smb3server.backends.base import User
 
 if TYPE_CHECKING:
     from smb3server.access.identity import Identity
+    from smb3server.auth.tickets import Ticket
     from smb3server.auth.users import Account, Principals, UserDatabase
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
@@ -171,13 +173,32 @@ class Accounts:
         """Maps Kerberos principals to accounts. None means that tickets are not accepted."""
         self.find = users.find
         self.prove = users.prove
+        self.judges = users.judges
         self.check_password = users.check_password
 
-    def identity_of(self, principal: str) -> Identity:
+    def identity_of(self, principal: str, ticket: Ticket | None) -> Identity:
         """Return the identity of a principal. Raises ``ValueError`` if it may not log on."""
         if self.principals is None:
             raise ValueError("this server does not use Kerberos")
         return self.principals.identity_of(principal)
+
+    def today(self, identity: Identity) -> Identity:
+        """Return the identity that a user has now. Raises ``ValueError`` if it may not log on any longer."""
+        if identity.member is not None:
+            raise ValueError("this server belongs to no domain")
+        if not identity.domain:
+            account = self.find(identity.name)
+            # A password that must be changed, or a ticket instead of a password, counts at logons only.
+            if account is None or account.refusal(by_password=False) is not None:
+                raise ValueError("there is no such user, or it may not log on")
+            return identity if account.user == identity.user else replace(identity, user=account.user)
+        found = self.identity_of(f"{identity.name}@{identity.domain}", None)
+        if found.owner != identity.owner:
+            raise ValueError("the principal has an account by now, which is another user")
+        return found
+
+    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
+        """Ask nobody: all names of this server are known."""
 
     def administers(self, identity: Identity | None) -> bool:
         """Return whether a user is one of the configuration's administrators."""
@@ -247,6 +268,14 @@ class Accounts:
             return [account.user for account in self._members(group) if account.user is not None]
         account = self._index().by_rid.get(number)
         return [account.user] if account is not None and account.user is not None else []
+
+    def on_host(self, sid: Sid) -> list[Sid]:
+        """Return the SIDs of the host's users that an account, or the members of a group, act as."""
+        return [Sid(_UNIX, (1, user.uid)) for user in self.host_users(sid)]
+
+    def owned_by(self, principal: str) -> bool:
+        """Return whether an account names this Kerberos principal."""
+        return self._users.of_principal(principal) is not None
 
     def _index(self) -> _Index:
         version, groups, known = self._users.version, self.groups, self._indexed

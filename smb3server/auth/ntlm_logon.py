@@ -117,13 +117,16 @@ class NtlmLogon:
         if anonymous:
             self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
             return
-        if self._allow_guest and self._users.find(given.user) is None:
+        if self._allow_guest and not self._users.judges(given.user, given.domain):
             if self._guesses is not None:
                 self._guesses.withdraw(given.user, self.address)
             self._accept_unproven(given, Identity(given.user, given.domain, guest=True), True)
             return
         try:
             self._prove(given, challenge, token)
+        except LogonDelayed:
+            self._challenge = challenge
+            raise
         except LogonError as error:
             if self._guesses is not None and error.status != NtStatus.LOGON_FAILURE:
                 self._guesses.withdraw(given.user, self.address)

@@ -121,6 +121,10 @@ class UserDatabase:
         """Return the account of a name, if any."""
         return self._accounts.get(name.casefold())
 
+    def judges(self, name: str, domain: str) -> bool:
+        """Return whether there is an account of the name, whatever domain the client gave."""
+        return self.find(name) is not None
+
     def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Account, bytes]:
         """Verify an NTLMv2 response, as ``Logons.prove`` says. Raises ``LogonError``. [MS-NLMP 3.3.2]"""
         account = self.find(name)

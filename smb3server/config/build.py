@@ -86,6 +86,8 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
     builder = _Builder(config, problems)
     builder.server(document.server, document.groups)
     builder.limits(document.limits)
+    if document.domain is not None:
+        config.domain = membership(document.domain, config, problems)
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
@@ -107,8 +109,6 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
         config.web = builder.web(document.web)
     if document.quic is not None:
         config.quic = builder.quic(document.quic)
-    if document.domain is not None:
-        config.domain = membership(document.domain, config, problems)
     if document.discovery is not None:
         found = document.discovery
         config.discovery = DiscoveryConfig(

@@ -132,7 +132,7 @@ class Config:
     web: WebConfig | None = None
     quic: QuicConfig | None = None
     domain: DomainConfig | None = None
-    """None means that the server is no member of a domain."""
+    """The domain that the server belongs to. None means none."""
     namespaces: list[NamespaceConfig] = field(default_factory=list)
 
     @property

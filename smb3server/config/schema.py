@@ -16,7 +16,7 @@ from smb3server.dfs.namespace import DEFAULT_TTL as LINK_TTL
 from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
 from smb3server.settings.declaring import Effect, Positive, Seconds, Section, about
 from smb3server.settings.discovery import DiscoveryConfig
-from smb3server.settings.domain import IdMapping
+from smb3server.settings.domain import FIRST_ID, LAST_ID, IdMapping
 from smb3server.settings.limits import LARGEST_IO, Limits
 from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
@@ -72,14 +72,10 @@ HostName = Annotated[
         title="a host name; an address has no service principal that would prove whose it is",
     ),
 ]
-SiteName = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")
-]
+SiteName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")]
 Rotation = Annotated[
     str, Meta(pattern="^(never|[1-9][0-9]{0,8}[smhd])$", title='a duration, as "30d" or "12h", or "never"')
 ]
-Id = Annotated[int, Meta(ge=1, le=0x7FFFFFFF)]
-IdRange = Annotated[list[Id], Meta(min_length=2, max_length=2, title="the first and the last id")]
 NtHash = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$", title="an NT hash of 32 hexadecimal digits")]
 UnknownPrincipals = Annotated[str, Meta(pattern="^(refuse|user:.+)$", title='"refuse" or "user:NAME"')]
 
@@ -950,13 +946,28 @@ class Quic(Section):
     ] = field(default_factory=list)
 
 
+class Discovery(Section):
+    """How clients find the server in their network. Without this section nothing is announced."""
+
+    mdns: Annotated[bool, about("announce the server by mDNS (Finder, Nautilus, Dolphin)")] = True
+    ws_discovery: Annotated[bool, about("announce the server by WS-Discovery (Windows Explorer)")] = True
+    interfaces: Annotated[
+        list[str],
+        about(
+            "names of the interfaces to announce on",
+            example=["eth0"],
+            unset="all that the server listens on, except loopback",
+        ),
+    ] = field(default_factory=list)
+    workgroup: Annotated[str, about("workgroup that Explorer shows")] = _DISCOVERY.workgroup
+    model: Annotated[str, about("model that chooses the icon in Finder")] = _DISCOVERY.model
+
+
 class Domain(Section):
     """Membership in a domain of Active Directory ([domain-join.md](domain-join.md)). Without this section the server
     knows its own accounts only."""
 
-    realm: Annotated[
-        RealmName, about("the domain's name in DNS, which is its Kerberos realm", example="CONTOSO.COM")
-    ]
+    realm: Annotated[RealmName, about("the domain's name in DNS, which is its Kerberos realm", example="CONTOSO.COM")]
     workgroup: Annotated[
         NetbiosName | None, about("the domain's NetBIOS name", example="CONTOSO", unset="the first part of `realm`")
     ] = None
@@ -999,31 +1010,13 @@ class Domain(Section):
     ] = "30d"
     idmap: Annotated[
         IdMapping,
-        about(
-            "how users and groups of the domain get ids of this host: `rid` from their RID, `autorid` with a range for "
-            "each domain, `rfc2307` from the directory"
-        ),
+        about("how users and groups of the domain get their uid and gid: `rid` or `autorid` ([domain.md](domain.md))"),
     ] = "rid"
     id_range: Annotated[
-        IdRange, about("first and last uid and gid of the domain's users and groups", example=[100000, 999999])
-    ] = field(default_factory=lambda: [100000, 999999])
-
-
-class Discovery(Section):
-    """How clients find the server in their network. Without this section nothing is announced."""
-
-    mdns: Annotated[bool, about("announce the server by mDNS (Finder, Nautilus, Dolphin)")] = True
-    ws_discovery: Annotated[bool, about("announce the server by WS-Discovery (Windows Explorer)")] = True
-    interfaces: Annotated[
-        list[str],
-        about(
-            "names of the interfaces to announce on",
-            example=["eth0"],
-            unset="all that the server listens on, except loopback",
-        ),
-    ] = field(default_factory=list)
-    workgroup: Annotated[str, about("workgroup that Explorer shows")] = _DISCOVERY.workgroup
-    model: Annotated[str, about("model that chooses the icon in Finder")] = _DISCOVERY.model
+        list[int],
+        about("first and last uid and gid of users and groups of the domain"),
+        Meta(min_length=2, max_length=2),
+    ] = field(default_factory=lambda: [FIRST_ID, LAST_ID])
 
 
 class Document(Section):
@@ -1050,5 +1043,5 @@ class Document(Section):
     metrics: Metrics | None = None
     web: Web | None = None
     quic: Quic | None = None
-    domain: Domain | None = None
     discovery: Discovery | None = None
+    domain: Domain | None = None

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 from smb3server.doctor.findings import Finding, Verdict
 from smb3server.process import parts
 from smb3server.settings.domain import DomainConfig
+
+if TYPE_CHECKING:
+    from smb3server.domain.machine import Machine
 
 _DOCS = "docs/domain-join.md"
 _TIMEOUT = 5.0
@@ -42,7 +46,7 @@ class _DomainCheck:
 
         self._config = config
         self._controllers = controllers_of(config)
-        self._machine = Machine(config.secret, config.keytab)
+        self._machine = Machine(config.secret, config.keytab) if config.secret is not None else None
 
     def findings(self) -> Iterator[Finding]:
         """Look at everything, the network first."""
@@ -50,8 +54,11 @@ class _DomainCheck:
         yield from self._dns(bool(found))
         for controller in found:
             yield from self._controller(controller.name, controller.address)
-        if (yield from self._account()) and found:
-            yield from self._channel()
+        if self._machine is None:
+            text = "there is none: users log on by tickets alone"
+            yield Finding(Verdict.NOTE, "machine account", text, "`secret` in [domain], or `state`, and a join")
+        elif (yield from self._account(self._machine)) and found:
+            yield from self._channel(self._machine)
 
     def _dns(self, found: bool) -> Iterator[Finding]:
         config = self._config
@@ -97,18 +104,18 @@ class _DomainCheck:
         else:
             yield Finding(Verdict.OK, subject, f"{address} answers, and the clocks agree")
 
-    def _account(self) -> Iterator[Finding]:  # type: ignore[return]
+    def _account(self, machine: Machine) -> Generator[Finding, None, bool]:
         """Compare the files with each other, and with the configuration. Returns whether there is an account."""
         from smb3server.domain.keytab import numbers
         from smb3server.domain.machine import MachineError
 
         config = self._config
         try:
-            account = self._machine.account()
+            account = machine.account()
         except MachineError as error:
             text, _, remedy = str(error).partition("; remedy: ")
             yield Finding(Verdict.PROBLEM, "machine account", text, remedy or "smb3server domain join")
-            return False  # noqa: B901
+            return False
         for what, ours, theirs in (
             ("realm", config.realm, account.realm),
             ("workgroup", config.workgroup, account.workgroup),
@@ -128,7 +135,9 @@ class _DomainCheck:
             text += "; its last change did not come to an end, and will be tried again"
         late = config.rotation and time.time() - latest.set_at > 2 * config.rotation
         verdict = Verdict.WARNING if account.pending or late else Verdict.OK
-        yield Finding(verdict, "machine account", text, "smb3server domain rotate" if verdict is Verdict.WARNING else "")
+        yield Finding(
+            verdict, "machine account", text, "smb3server domain rotate" if verdict is Verdict.WARNING else ""
+        )
         try:
             known = numbers(config.keytab.read_bytes())
         except (OSError, ValueError) as error:
@@ -142,13 +151,13 @@ class _DomainCheck:
             yield Finding(Verdict.OK, "keytab", f"key versions {', '.join(map(str, sorted(known)))}")
         return True
 
-    def _channel(self) -> Iterator[Finding]:
+    def _channel(self, machine: Machine) -> Iterator[Finding]:
         """Have a controller accept the machine account, and compare the number of its key."""
         from smb3server.domain.join import JoinError, number_of_key
         from smb3server.domain.netlogon import Netlogon
         from smb3server.domain.user import NoController
 
-        netlogon = Netlogon(self._controllers, self._machine, self._config.realm)
+        netlogon = Netlogon(self._controllers, machine, self._config.realm)
         try:
             name = netlogon.ask(lambda channel, deadline: channel.controller.name)
         except NoController as error:
@@ -158,7 +167,7 @@ class _DomainCheck:
         finally:
             netlogon.close()
         yield Finding(Verdict.OK, "secure channel", f"{name} accepts the machine account")
-        latest = self._machine.account().versions[0]
+        latest = machine.account().versions[0]
         try:
             number = number_of_key(self._config, self._controllers, latest.password)
         except JoinError as error:

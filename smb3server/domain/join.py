@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from smb3server.access.descriptor import Sid
@@ -26,7 +26,7 @@ from smb3server.domain.ldap_client import (
     LdapError,
     escaped,
 )
-from smb3server.domain.machine import Account, Machine, MachineError, new_password
+from smb3server.domain.machine import Account, Machine, MachineError, machine_of, new_password
 from smb3server.domain.netlogon import open_channel
 from smb3server.domain.rpc_client import RpcError
 from smb3server.domain.user import Controller
@@ -72,7 +72,8 @@ def join(
     ``container``: distinguished name of the account's place; empty means the domain's own for computers. ``reuse``:
     take over an account of the name. Raises ``JoinError``.
     """
-    machine = Machine(config.secret, config.keytab)
+    with _errors():
+        machine = machine_of(config)
     with _errors(), machine.locked(), _directory(config, controllers, who) as directory:
         _check_domain(directory, config)
         password = new_password()
@@ -100,7 +101,8 @@ def _earlier(machine: Machine, config: DomainConfig, version: Version) -> list[V
 
 def leave(config: DomainConfig, controllers: DomainControllers, who: Administrator) -> str:
     """Remove the machine account and both files. Return the name that the account had. Raises ``JoinError``."""
-    machine = Machine(config.secret, config.keytab)
+    with _errors():
+        machine = machine_of(config)
     with _errors(), machine.locked(), _directory(config, controllers, who) as directory:
         entry = _find(directory, config.machine)
         if entry is not None:
@@ -134,9 +136,9 @@ def _errors() -> Iterator[None]:
         raise JoinError(f"{error}; {parts.remedy('domain')}") from error
     try:
         yield
-    except gssapi.exceptions.GSSError as error:
+    except gssapi.raw.GSSError as error:
         raise JoinError(f"Kerberos: {_plain(error)}") from error
-    except (LdapError, RpcError, OSError, ValueError) as error:
+    except (LdapError, RpcError, MachineError, OSError, ValueError) as error:
         raise JoinError(str(error)) from error
 
 
@@ -192,7 +194,7 @@ def root_of(ldap: LdapConnection) -> Entry:
 def skew_of(root: Entry) -> float:
     """Return by how many seconds a controller's clock is ahead of ours. Raises ``ValueError``. [MS-ADTS 3.1.1.3.2.9]"""
     text = _one(root, "currenttime", "time").decode("ascii")
-    theirs = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
+    theirs = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     return theirs.timestamp() - time.time()
 
 
@@ -221,7 +223,7 @@ def _check_domain(directory: _Directory, config: DomainConfig) -> None:
         raise JoinError("the controller does not say the domain's NetBIOS name")
     netbios = names[0]["netbiosname"][0].decode()
     if netbios.casefold() != config.workgroup.casefold():
-        raise JoinError(f"the domain's NetBIOS name is {netbios}; remedy: workgroup = \"{netbios}\" in [domain]")
+        raise JoinError(f'the domain\'s NetBIOS name is {netbios}; remedy: workgroup = "{netbios}" in [domain]')
 
 
 def _find(directory: _Directory, machine: str) -> tuple[str, Entry] | None:
@@ -230,9 +232,7 @@ def _find(directory: _Directory, machine: str) -> tuple[str, Entry] | None:
     return found[0] if found and found[0][1] else None
 
 
-def _make_account(
-    directory: _Directory, config: DomainConfig, password: str, container: str, reuse: bool
-) -> str:
+def _make_account(directory: _Directory, config: DomainConfig, password: str, container: str, reuse: bool) -> str:
     """Make the account or take it over, and return its distinguished name."""
     attributes = {
         "dNSHostName": [config.host.encode()],
@@ -286,4 +286,3 @@ def _try_out(machine: Machine, config: DomainConfig, password: str, controller: 
     """Log on as the machine, and establish its secure channel."""
     kerberos.credentials(f"{config.machine.upper()}$", config.realm, password)
     open_channel(controller, machine, time.monotonic() + TIMEOUT).close()
-

@@ -5,6 +5,7 @@ A join needs no more. Whatever comes from the controller is bounded before it is
 
 from __future__ import annotations
 
+import importlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -153,8 +154,8 @@ class LdapConnection:
     def _ask(self, kind: str, request: Any, last: str) -> list[Any]:
         """Send a request, and return the answers up to the last one."""
         from impacket.ldap import ldapasn1
-        from pyasn1.codec.ber import encoder
 
+        encoder = importlib.import_module("pyasn1.codec.ber.encoder")
         self._deadline = time.monotonic() + self._timeout
         self._number += 1
         message = ldapasn1.LDAPMessage()
@@ -243,10 +244,9 @@ def _size(data: bytes | bytearray) -> int | None:
 
 def _decoded(data: bytes) -> Any:
     from impacket.ldap import ldapasn1
-    from pyasn1.codec.ber import decoder
 
     try:
-        return decoder.decode(data, asn1Spec=ldapasn1.LDAPMessage())[0]
+        return importlib.import_module("pyasn1.codec.ber.decoder").decode(data, asn1Spec=ldapasn1.LDAPMessage())[0]
     except Exception as error:
         # The decoder may raise any exception for malformed input, and its text has the whole schema.
         raise LdapError("a malformed LDAP message") from error

@@ -23,6 +23,7 @@ from smb3server.domain.keytab import Version
 from smb3server.domain.netlogon_calls import Secret
 from smb3server.process.own_files import replace_file
 from smb3server.process.secret_files import SecretFileError, read_secret
+from smb3server.settings.domain import DomainConfig
 
 KEPT = 2
 """Passwords that are kept, and versions of keys in the keytab."""
@@ -122,7 +123,7 @@ class Machine:
 
         Raises ``MachineError``."""
         account = self.account()
-        return account.pending or bool(seconds) and account.versions[0].set_at + seconds <= time.time()
+        return account.pending or (bool(seconds) and account.versions[0].set_at + seconds <= time.time())
 
     def rotate(self, in_use: Callable[[], str], set_password: Callable[[str], None], seconds: int = -1) -> bool:
         """Change the account's password, and return whether this was done.
@@ -160,6 +161,13 @@ class Machine:
         return settled
 
 
+def machine_of(config: DomainConfig) -> Machine:
+    """Return the machine account of a configuration. Raises ``MachineError`` if it has no place for one."""
+    if config.secret is None:
+        raise MachineError("there is no place for the machine account; remedy: `secret` in [domain], or `state`")
+    return Machine(config.secret, config.keytab)
+
+
 def _format(account: Account) -> bytes:
     data = {
         "format": _FORMAT,
@@ -182,5 +190,5 @@ def _parse(content: bytes) -> Account:
     versions = tuple(Version(str(one["password"]), int(one["number"]), int(one["set_at"])) for one in data["versions"])
     if not versions:
         raise ValueError("no password")
-    names = (str(data[name]) for name in ("realm", "workgroup", "machine", "host", "domain_sid"))
-    return Account(*names, versions=versions, pending=bool(data["pending"]))
+    names = {name: str(data[name]) for name in ("realm", "workgroup", "machine", "host", "domain_sid")}
+    return Account(**names, versions=versions, pending=bool(data["pending"]))

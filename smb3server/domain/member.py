@@ -6,7 +6,7 @@ import logging
 
 from smb3server.auth.users import nt_hash
 from smb3server.domain.controllers import DomainControllers
-from smb3server.domain.machine import Machine
+from smb3server.domain.machine import machine_of
 from smb3server.domain.netlogon import Netlogon, SecureChannel
 from smb3server.settings.domain import DomainConfig
 
@@ -22,9 +22,10 @@ class Member:
     """The membership of this server. All methods block: call them on worker threads."""
 
     def __init__(self, config: DomainConfig) -> None:
+        """Raises ``MachineError`` if the configuration has no place for a machine account."""
         self._config = config
         self.controllers = controllers_of(config)
-        self.machine = Machine(config.secret, config.keytab)
+        self.machine = machine_of(config)
         self.netlogon = Netlogon(self.controllers, self.machine, config.realm)
         self.validate = self.netlogon.validate
         self.call = self.netlogon.call

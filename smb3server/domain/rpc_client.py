@@ -233,8 +233,7 @@ class RpcConnection:
 
 
 def find_port(address: str, interface: Interface, deadline: float) -> int:
-    """Ask a controller's endpoint mapper for an interface's port. Raises ``RpcError`` and ``OSError``. [C706 appendix O]
-    """
+    """Ask a controller's endpoint mapper for a port. Raises ``RpcError`` and ``OSError``. [C706 appendix O]"""
     from impacket.dcerpc.v5 import epm
 
     mapper = RpcConnection(address, ENDPOINT_MAPPER_PORT, deadline)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-IdMapping = Literal["rid", "autorid", "rfc2307"]
+IdMapping = Literal["rid", "autorid"]
 """How SIDs become uids and gids."""
-
+FIRST_ID, LAST_ID = 100_000, 999_999
 DEFAULT_ROTATION = 30 * 86400
 """Seconds after which a member changes its machine account's password, as Windows does. [MS-NRPC 3.1.6]"""
-FIRST_ID, LAST_ID = 100_000, 999_999
+SLICE = 100_000
+"""Numbers that ``autorid`` gives to a domain at a time."""
 
 
 @dataclass(slots=True)
@@ -22,12 +23,12 @@ class DomainConfig:
     """Name of the domain in DNS, in capitals, which is its Kerberos realm."""
     workgroup: str
     """NetBIOS name of the domain."""
-    machine: str
-    """Name of the machine account, without its $."""
-    secret: Path
-    """File with the password of the machine account."""
     keytab: Path
     """File with the machine account's keys."""
+    machine: str = ""
+    """Name of the machine account, without its $."""
+    secret: Path | None = None
+    """File with the password of the machine account. None means that there is none: users log on by tickets alone."""
     controllers: tuple[str, ...] = ()
     """Host names of controllers in the order to try. Empty means those that DNS names."""
     site: str = ""

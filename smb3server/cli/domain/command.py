@@ -72,7 +72,8 @@ def join(config: Path | None, user: str, password_stdin: bool, ticket: bool, con
 
     who = _who(user, password_stdin, ticket)
     try:
-        _make_folder(found.secret.parent)
+        if found.secret is not None:
+            _make_folder(found.secret.parent)
         account, controller = joining.join(found, controllers_of(found), who, container, reuse)
     except joining.JoinError as error:
         raise CommandError(str(error)) from error
@@ -130,8 +131,8 @@ def rotate(config: Path | None) -> int:
     from smb3server.domain.member import Member
     from smb3server.domain.user import NoController
 
-    member = Member(found)
     try:
+        member = Member(found)
         member.rotate()
         number = member.machine.account().versions[0].number
     except (MachineError, NoController, OSError) as error:

@@ -1,0 +1,10 @@
+"""Membership in a domain of Active Directory: who its users are, what proves it, and which ids they have on this host.
+
+Belongs here: what a controller or a ticket says about a user, and asking controllers. Not here: the accounts of this
+server (``auth``), and what a user may do (``access``). Loaded only if the configuration has ``[domain]``.
+
+Reading order: ``user`` (what is known of a logged-on user, and the ports between the two halves of this room) ->
+``validation`` (the structure in which a controller says it) -> ``pac`` (the same structure inside a ticket, and its
+signatures) -> ``ids`` (ids of the host) -> ``names`` (names and SIDs by a controller) -> ``directory`` (the
+``Directory`` of a member server).
+"""
