@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from smb3server.auth.ntlm_messages import Home
 from smb3server.config import schema
 from smb3server.config.error import Problems
 from smb3server.config.model import Config
@@ -39,12 +40,16 @@ def membership(section: schema.Domain, config: Config, problems: Problems) -> Do
         problems.add(OWNER, "keytab", "is needed: the server's keys in the domain; or set `state` in [server]")
         return None
     realm = section.realm.upper()
+    workgroup = (section.workgroup or realm.partition(".")[0][:15]).upper()
+    machine = (section.machine or settings.server_name).upper()
+    if secret is not None:
+        settings.home = Home(machine, workgroup, realm)
     first, last = section.id_range
     return DomainConfig(
         realm,
-        (section.workgroup or realm.partition(".")[0][:15]).upper(),
+        workgroup,
         Path(settings.keytab),
-        (section.machine or settings.server_name).upper(),
+        machine,
         secret,
         tuple(section.controllers),
         section.site or "",
