@@ -31,8 +31,9 @@ class Identity:
 
     name: str
     domain: str = ""
-    """NetBIOS name of the domain of ``member``. Else the Kerberos realm of a principal that has no account here. Empty means an account of this server, whatever domain
-    the client named. For a guest, the domain that the client named."""
+    """NetBIOS name of the domain of ``member``. Else the Kerberos realm of a principal that has no account here.
+    Empty means an account of this server, whatever domain the client named. For a guest, the domain that the client
+    named."""
     guest: bool = False
     anonymous: bool = False
     user: User | None = None

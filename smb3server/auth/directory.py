@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -108,11 +108,8 @@ class Directory(Logons, Tickets, Protocol):
         """
         ...
 
-    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> Awaitable[None] | None:
-        """Have somebody else asked about what ``by_sid`` and ``by_name`` do not know. None: there is nothing to ask.
-
-        ``by_sid`` and ``by_name`` know the answers once the result is done.
-        """
+    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
+        """Ask somebody else about what ``by_sid`` and ``by_name`` do not know, so that they do. Blocks."""
         ...
 
     def administers(self, identity: Identity | None) -> bool:

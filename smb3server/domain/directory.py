@@ -6,10 +6,10 @@ the domain, except where an account names the principal.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,7 +33,9 @@ from smb3server.wire.status import NtStatus
 
 log = logging.getLogger(__name__)
 
-_MAX_USERS = 4096
+_MAX_DOMAINS = 256
+_PAUSE = 15.0
+"""Seconds for which no names are looked up after no controller has answered: each look-up keeps a thread."""
 
 
 class _Proven(NamedTuple):
@@ -74,6 +76,7 @@ class DomainDirectory:
         self._ids = Ids(config.id_mapping, *config.id_range)
         self._realms: OrderedDict[str, str] = OrderedDict()
         """Realms of the domains whose users have logged on, by NetBIOS name."""
+        self._silent_until = 0.0
         self.find = local.find
         self.check_password = local.check_password
         self.administers = local.administers
@@ -185,7 +188,7 @@ class DomainDirectory:
 
     def _remember_realm(self, user: DomainUser) -> None:
         self._realms.pop(user.domain, None)
-        while len(self._realms) >= _MAX_USERS:
+        while len(self._realms) >= _MAX_DOMAINS:
             self._realms.popitem(last=False)
         self._realms[user.domain] = user.realm
 
@@ -265,7 +268,7 @@ class DomainDirectory:
         return self._local.by_name(text) or self._names.by_name(self._full_name(text))
 
     def _full_name(self, text: str) -> str:
-        """Return a name as ``DOMAIN\\name``. One without a domain is looked for in the server's own. [MS-LSAT 3.1.4.5]"""
+        """Return a name as ``DOMAIN\\name``. One without a domain is looked for in that of the server."""
         if "\\" in text:
             return text
         name, _, realm = text.rpartition("@")
@@ -273,19 +276,19 @@ class DomainDirectory:
             return f"{self._config.workgroup}\\{name}"
         return f"{self._config.workgroup}\\{text}"
 
-    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> Awaitable[None] | None:
+    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
         """Ask a controller about what is not known, or no longer believed. Without a controller the answer is what was
-        known before."""
+        known before. Blocks."""
         asked = [sid for sid in sids if self._is_foreign(sid) and self._local.by_sid(sid) is None]
         full = [self._full_name(name) for name in names if self._local.by_name(name) is None]
         if not self._names.unsure_sids(asked) and not self._names.unsure_names(full):
-            return None
-        return self._learn(asked, full)
-
-    async def _learn(self, sids: list[Sid], names: list[str]) -> None:
+            return
+        if time.monotonic() < self._silent_until:
+            return
         try:
-            await asyncio.wrap_future(self._questions.submit(lambda: self._names.ask(sids, names)))
-        except (NoController, TooManyQuestions) as error:
+            self._names.ask(asked, full)
+        except NoController as error:
+            self._silent_until = time.monotonic() + _PAUSE
             log.info("names of the domain: %s", error)
 
 

@@ -7,6 +7,7 @@ controller also knows names of the domains that its own trusts.
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -55,6 +56,7 @@ class Names:
     def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._clock = clock
+        self._lock = threading.Lock()
         self._by_sid: OrderedDict[Sid, tuple[float, Known | None]] = OrderedDict()
         self._by_name: OrderedDict[str, tuple[float, Known | None]] = OrderedDict()
 
@@ -101,10 +103,11 @@ class Names:
                     self._keep(self._by_sid, known.sid, known)
 
     def _keep(self, table: OrderedDict[Any, tuple[float, Known | None]], key: Any, known: Known | None) -> None:
-        table.pop(key, None)
-        while len(table) >= _MAX_ENTRIES:
-            table.popitem(last=False)
-        table[key] = self._clock() + (_LIFETIME if known is not None else _NEGATIVE_LIFETIME), known
+        with self._lock:
+            table.pop(key, None)
+            while len(table) >= _MAX_ENTRIES:
+                table.popitem(last=False)
+            table[key] = self._clock() + (_LIFETIME if known is not None else _NEGATIVE_LIFETIME), known
 
 
 class ControllerNames:

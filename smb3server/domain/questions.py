@@ -53,16 +53,11 @@ class Questions:
         """Forget an answer."""
         self._open.pop(key, None)
 
-    def submit(self, question: Callable[[], _Answer]) -> Future[_Answer]:
-        """Ask something for others than logons."""
-        self._make_room()
-        return self._threads.submit(question)
-
     def _make_room(self) -> None:
         oldest = self._clock() - _KEPT
         for key in [key for key, one in self._open.items() if one.answer.done() and one.asked < oldest]:
             del self._open[key]
-        if len(self._open) >= _MAX_QUESTIONS or self._threads._work_queue.qsize() >= _MAX_QUESTIONS:
+        if len(self._open) >= _MAX_QUESTIONS:
             raise TooManyQuestions("too many logons are waiting for a controller")
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import Any
 
 from impacket.dcerpc.v5 import lsad, lsat
@@ -14,7 +14,7 @@ from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.lsa_privileges import Privileges
 from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
-from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, operation_after, wire_uuid
+from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
 from smb3server.state.objects import Session
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus
@@ -165,25 +165,12 @@ class _Service:
         answer["SecurityDescriptor"]["SecurityDescriptor"] = list(packed)
         return answer
 
+    def _learn(self, sids: Sequence[Sid] = (), names: Sequence[str] = ()) -> None:
+        """Have others asked about what is not known here. These pipes are served by a thread, which may wait."""
+        if self.accounts.may_be_asked_by(self.session.identity):
+            self.accounts.learn(sids, names)
+
     # SIDs to names
-
-    def learn_sids(self, request: Any) -> Awaitable[None] | None:
-        """Have others asked about the SIDs of a request, if it may be answered."""
-        try:
-            sids = [sid_of(entry["Sid"]) for entry in request["SidEnumBuffer"]["SidInfo"]]
-        except ValueError:
-            return None
-        return self._learn(sids=sids)
-
-    def learn_names(self, request: Any) -> Awaitable[None] | None:
-        """Have others asked about the names of a request, if it may be answered."""
-        return self._learn(names=[string_of(name) for name in request["Names"]])
-
-    def _learn(self, sids: list[Sid] | None = None, names: list[str] | None = None) -> Awaitable[None] | None:
-        asked = len(sids or names or ())
-        if not 0 < asked <= MAX_LOOKUPS or not self.accounts.may_be_asked_by(self.session.identity):
-            return None
-        return self.accounts.learn(sids or (), names or ())
 
     def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
         domains = _Domains(self.accounts, answer)
@@ -197,6 +184,7 @@ class _Service:
         if sids is None or len(sids) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
             return answer
+        self._learn(sids=sids)
         found = [self.accounts.by_sid(sid) for sid in sids]
         for sid, known in zip(sids, found, strict=True):
             entry = entry_type()
@@ -231,6 +219,7 @@ class _Service:
         if len(names) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
             return answer
+        self._learn(names=names)
         found = [self._by_name(name, relative) for name in names]
         for known in found:
             entry = entry_type()
@@ -311,8 +300,8 @@ def interface(accounts: Directory, session: Session) -> Interface:
             ),
             11: operation(lsad.LsarEnumerateAccounts, privileges.enumerate_accounts),
             13: operation(lsad.LsarEnumerateTrustedDomains, service.trusted_domains),
-            14: operation_after(lsat.LsarLookupNames, service.learn_names, service.lookup_names),
-            15: operation_after(lsat.LsarLookupSids, service.learn_sids, service.lookup_sids),
+            14: operation(lsat.LsarLookupNames, service.lookup_names),
+            15: operation(lsat.LsarLookupSids, service.lookup_sids),
             17: operation(lsad.LsarOpenAccount, privileges.open_account),
             18: operation(lsad.LsarEnumeratePrivilegesAccount, privileges.privileges_of_account),
             23: operation(lsad.LsarGetSystemAccessAccount, privileges.system_access),
@@ -327,10 +316,10 @@ def interface(accounts: Directory, session: Session) -> Interface:
                 lsad.LsarQueryInformationPolicy2,
                 lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicy2Response()),
             ),
-            57: operation_after(lsat.LsarLookupSids2, service.learn_sids, service.lookup_sids2),
-            58: operation_after(lsat.LsarLookupNames2, service.learn_names, service.lookup_names2),
-            68: operation_after(lsat.LsarLookupNames3, service.learn_names, service.lookup_names3),
-            76: operation_after(lsat.LsarLookupSids3, service.learn_sids, service.lookup_sids3),
-            77: operation_after(lsat.LsarLookupNames4, service.learn_names, service.lookup_names4),
+            57: operation(lsat.LsarLookupSids2, service.lookup_sids2),
+            58: operation(lsat.LsarLookupNames2, service.lookup_names2),
+            68: operation(lsat.LsarLookupNames3, service.lookup_names3),
+            76: operation(lsat.LsarLookupSids3, service.lookup_sids3),
+            77: operation(lsat.LsarLookupNames4, service.lookup_names4),
         },
     )

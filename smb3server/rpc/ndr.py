@@ -53,69 +53,43 @@ def _decoded(request_type: Any, stub: bytes) -> Any:
 
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
     """Return an operation that decodes its request, calls ``serve`` and encodes the result."""
-    return lambda stub: _served(_decoded(request_type, stub), serve)
 
-
-def _served(request: Any, serve: Callable[[Any], Any]) -> bytes:
-    try:
-        return bytes(serve(request).getData())
-    except UnicodeError as error:
-        # impacket decodes strings only when they are accessed.
-        raise Fault(FAULT_BAD_STUB_DATA) from error
-
-
-def operation_later(request_type: Any, serve: Callable[[Any], Awaitable[Any]]) -> Operation:
-    """Return an operation whose ``serve`` takes its time. What it began goes on if the client loses patience."""
-    tasks = _Tasks(request_type.__name__)
-    return lambda stub: tasks.begin(serve(_decoded(request_type, stub)))
-
-
-def operation_after(
-    request_type: Any, prepare: Callable[[Any], Awaitable[None] | None], serve: Callable[[Any], Any]
-) -> Operation:
-    """Return an operation that is served once what ``prepare`` returns is done, or at once if that is None."""
-    tasks = _Tasks(request_type.__name__)
-
-    async def after(first: Awaitable[None], request: Any) -> Any:
-        await first
-        return serve(request)
-
-    def run(stub: bytes) -> bytes | Deferred:
+    def run(stub: bytes) -> bytes:
         request = _decoded(request_type, stub)
         try:
-            first = prepare(request)
+            return bytes(serve(request).getData())
         except UnicodeError as error:
+            # impacket decodes strings only when they are accessed.
             raise Fault(FAULT_BAD_STUB_DATA) from error
-        return _served(request, serve) if first is None else tasks.begin(after(first, request))
 
     return run
 
 
-class _Tasks:
-    """The calls of one operation that take their time."""
+def operation_later(request_type: Any, serve: Callable[[Any], Awaitable[Any]]) -> Operation:
+    """Return an operation whose ``serve`` takes its time. What it began goes on if the client loses patience."""
+    tasks: set[asyncio.Task[None]] = set()
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._running: set[asyncio.Task[None]] = set()
-
-    def begin(self, served: Awaitable[Any]) -> Deferred:
-        """Return what will have the answer."""
+    def run(stub: bytes) -> Deferred:
+        request = _decoded(request_type, stub)
         deferred = Deferred(lambda: None)
-        task = asyncio.get_running_loop().create_task(self._answer(served, deferred))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+
+        async def answer() -> None:
+            try:
+                deferred.resolve(bytes((await serve(request)).getData()))
+            except Fault as error:
+                deferred.fail(error.status)
+            except UnicodeError:
+                deferred.fail(FAULT_BAD_STUB_DATA)
+            except Exception:
+                log.exception("RPC operation %s failed", request_type.__name__)
+                deferred.fail(FAULT_UNSPECIFIED)
+
+        task = asyncio.get_running_loop().create_task(answer())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return deferred
 
-    async def _answer(self, served: Awaitable[Any], deferred: Deferred) -> None:
-        try:
-            deferred.resolve(bytes((await served).getData()))
-        except Fault as error:
-            deferred.fail(error.status)
-        except UnicodeError:
-            deferred.fail(FAULT_BAD_STUB_DATA)
-        except Exception:
-            log.exception("RPC operation %s failed", self._name)
-            deferred.fail(FAULT_UNSPECIFIED)
+    return run
 
 
 CONTEXT_MISMATCH = 0x1C00001A
