@@ -19,6 +19,7 @@ from smb3server.auth.directory import Logons, Tickets
 from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
 from smb3server.auth.ntlm_logon import NtlmLogon
+from smb3server.auth.ntlm_messages import Home
 from smb3server.auth.pyspnego import KerberosContext, NtlmContext, TicketRefused, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.tickets import Ticket, open_ticket
@@ -152,6 +153,7 @@ class Acceptor:
         address: str = "",
         keytab: str = "",
         answers_refusals: bool = False,
+        home: Home | None = None,
     ) -> None:
         """Prepare one authentication.
 
@@ -160,11 +162,12 @@ class Acceptor:
         messages, so NTLM may do without pyspnego. ``ntlm`` accepts passwords. ``guesses`` counts failed logons from
         ``address``; None means that failures are not counted. ``keytab`` is the file with the server's keys; empty
         means the file that the environment names. ``answers_refusals``: the client gets the KRB_ERROR for the first
-        ticket that is refused, and may send another. ``refusal`` then says why.
+        ticket that is refused, and may send another. ``refusal`` then says why. ``home`` is the domain that the server
+        is a member of.
         """
         self._answers_refusals = answers_refusals
         self._refusal_taken = False
-        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
+        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses, home)
         self._logon.address = address
         self._principals = kerberos
         self._service = service

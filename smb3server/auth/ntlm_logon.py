@@ -45,6 +45,7 @@ class NtlmLogon:
         "_negotiate",
         "_not_before",
         "_server_challenge",
+        "_home",
         "_server_name",
         "_users",
         "address",
@@ -61,9 +62,11 @@ class NtlmLogon:
         allow_guest: bool,
         allow_anonymous: bool,
         guesses: Guesses | None = None,
+        home: messages.Home | None = None,
     ) -> None:
         """Prepare one logon. ``guesses`` counts failures and delays logons; None means that failures are not
-        counted."""
+        counted. ``home`` is the domain that the server is a member of."""
+        self._home = home
         self._guesses = guesses
         self._not_before: float | None = None
         """Time of ``guesses.clock`` from which the client's proof may be verified. None means that it is not known
@@ -98,7 +101,7 @@ class NtlmLogon:
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(
-            messages.challenge_flags(offered), self._server_challenge, self._server_name
+            messages.challenge_flags(offered), self._server_challenge, self._server_name, self._home
         )
         return self._challenge
 

@@ -16,6 +16,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash, parse_principal
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
+from smb3server.config.membership import membership
 from smb3server.config.model import Config, NamespaceConfig, ShareConfig
 from smb3server.config.sections import keys_of
 from smb3server.config.sources.host_users import user_to_become
@@ -38,7 +39,6 @@ from smb3server.net.store_access import StoreAccess
 from smb3server.process import log_levels
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.discovery import DiscoveryConfig
-from smb3server.settings.domain import DomainConfig
 from smb3server.settings.limits import MESSAGE_OVERHEAD, Limits
 from smb3server.settings.observing import LogSettings, MetricsSettings
 from smb3server.settings.quic import QuicConfig
@@ -87,7 +87,7 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
     builder.server(document.server, document.groups)
     builder.limits(document.limits)
     if document.domain is not None:
-        config.domain = builder.domain(document.domain)
+        config.domain = membership(document.domain, config, problems)
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)
@@ -361,16 +361,6 @@ class _Builder:
             section.port,
             _path(section.client_authority),
             frozenset(clients),
-        )
-
-    def domain(self, section: schema.Domain) -> DomainConfig:
-        settings = self._settings
-        settings.keytab = section.keytab or settings.keytab
-        if not settings.keytab:
-            self._problems.add("[domain]", "keytab", "is needed: the server's keys in the domain")
-        first, last = section.id_range
-        return DomainConfig(
-            section.realm.upper(), section.workgroup.upper(), Path(settings.keytab), section.idmap, (first, last)
         )
 
     def users_file(self, section: schema.Server) -> None:

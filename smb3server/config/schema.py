@@ -56,6 +56,26 @@ NetbiosName = Annotated[
 ClusterName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")
 ]
+RealmName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$",
+        max_length=255,
+        title='a name of a domain in DNS, as "contoso.com"',
+    ),
+]
+HostName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.*[A-Za-z])[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$",
+        max_length=255,
+        title="a host name; an address has no service principal that would prove whose it is",
+    ),
+]
+SiteName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")]
+Rotation = Annotated[
+    str, Meta(pattern="^(never|[1-9][0-9]{0,8}[smhd])$", title='a duration, as "30d" or "12h", or "never"')
+]
 NtHash = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$", title="an NT hash of 32 hexadecimal digits")]
 UnknownPrincipals = Annotated[str, Meta(pattern="^(refuse|user:.+)$", title='"refuse" or "user:NAME"')]
 
@@ -944,20 +964,50 @@ class Discovery(Section):
 
 
 class Domain(Section):
-    """The domain of Active Directory that the server belongs to ([domain.md](domain.md))."""
+    """Membership in a domain of Active Directory ([domain-join.md](domain-join.md)). Without this section the server
+    knows its own accounts only."""
 
-    realm: Annotated[str, about("name of the domain in DNS, which is its Kerberos realm", example="CONTOSO.COM")]
-    workgroup: Annotated[NetbiosName, about("NetBIOS name of the domain", example="CONTOSO")]
-    keytab: Annotated[
+    realm: Annotated[RealmName, about("the domain's name in DNS, which is its Kerberos realm", example="CONTOSO.COM")]
+    workgroup: Annotated[
+        NetbiosName | None, about("the domain's NetBIOS name", example="CONTOSO", unset="the first part of `realm`")
+    ] = None
+    machine: Annotated[
+        NetbiosName | None,
+        about("name of the machine account, without its `$`", example="FILES", unset="`name` of `[server]`"),
+    ] = None
+    controllers: Annotated[
+        list[HostName],
+        about(
+            "list of host names of controllers, in the order to try",
+            example=["dc01.contoso.com", "dc02.contoso.com"],
+            unset="those that DNS names",
+        ),
+    ] = field(default_factory=list)
+    site: Annotated[
+        SiteName | None,
+        about("site whose controllers are tried first", example="Default-First-Site-Name", unset="all are equal"),
+    ] = None
+    secret: Annotated[
         str | None,
         about(
-            "file with the keys of the server's account in the domain; needs the part `kerberos` "
-            "([install.md](install.md#optional-parts))",
-            example="/etc/smb3server/domain.keytab",
-            unset="that of `[server]`",
+            "file with the machine account's password; nodes of a cluster that are one machine share it",
+            example="/var/lib/smb3server/domain.secret",
+            unset="`domain.secret` in `state`",
             is_path=True,
         ),
     ] = None
+    keytab: Annotated[
+        str | None,
+        about(
+            "file with the machine account's keys",
+            example="/var/lib/smb3server/domain.keytab",
+            unset="`domain.keytab` beside `secret`",
+            is_path=True,
+        ),
+    ] = None
+    rotation: Annotated[
+        Rotation, about('how old the machine account\'s password may get, as `"30d"`; `"never"`: as old as it likes')
+    ] = "30d"
     idmap: Annotated[
         IdMapping,
         about("how users and groups of the domain get their uid and gid: `rid` or `autorid` ([domain.md](domain.md))"),
