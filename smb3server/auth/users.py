@@ -16,6 +16,7 @@ from smb3server.auth.ntlm_messages import PROOF_SIZE
 from smb3server.wire.status import NtStatus, Reason
 
 if TYPE_CHECKING:
+    from smb3server.auth.tickets import Ticket
     from smb3server.backends.base import User
 
 _HASH = re.compile(r"[0-9a-fA-F]{32}")
@@ -173,9 +174,10 @@ class Principals:
         self.trusted_realms = frozenset(trusted_realms)
         self._unknown_user = unknown_user
 
-    def identity_of(self, principal: str) -> Identity:
-        """Return the identity of a principal that has proved itself by a ticket. Raises ``ValueError`` if it may not
-        log on."""
+    def identity_of(self, principal: str, ticket: Ticket | None = None) -> Identity:
+        """Return the identity of a principal that has proved itself by a ticket, whatever else the ticket says of it.
+
+        Raises ``ValueError`` if it may not log on."""
         name, realm = parse_principal(principal)
         account = self._users.of_principal(principal)
         if account is None and realm not in self.trusted_realms:

@@ -24,7 +24,7 @@ from smb3server.domain.questions import Questions
 from smb3server.domain.user import DomainUser, NoController
 from smb3server.settings.domain import DomainConfig
 from smb3server.wire.status import NtStatus
-from tests.smb3server.domain.test_pac import ticket
+from tests.lab.domain_ticket import ticket
 
 CORP, OTHER = Sid.parse("S-1-5-21-1-2-3"), Sid.parse("S-1-5-21-7-8-9")
 RECORDED = Sid.parse("S-1-5-21-2978586452-3620782389-100791958")

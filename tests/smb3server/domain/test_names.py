@@ -15,7 +15,7 @@ from smb3server.domain.user import NoController
 
 RECORDED = [
     (int(opnum), bytes.fromhex(answer))
-    for opnum, answer in map(str.split, (Path(__file__).parent / "recorded/lookups.txt").read_text().splitlines())
+    for opnum, answer in map(str.split, (Path(__file__).parent / "recorded_lookups.txt").read_text().splitlines())
 ]
 DOMAIN = "S-1-5-21-2978586452-3620782389-100791958"
 ALICE = Known(Sid.parse(f"{DOMAIN}-1104"), Use.USER, "CORP", "alice")
@@ -56,7 +56,7 @@ def test_malformed_answers_are_no_answers() -> None:
         answer[:40],
         answer[:-5],
         answer[:-4] + b"\x22\x00\x00\xc0",
-        bytes(len(answer) - 4) + b"\1\0\0\xc0",
+        bytes(16) + b"\1\0\0\xc0",
     ):
         with pytest.raises(NoController):
             ControllerNames(Replayed([(opnum, bad)])).of_sids([sid(1104), sid(1118), sid(9999)])

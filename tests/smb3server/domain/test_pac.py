@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import pytest
 from impacket.krb5 import crypto
-from impacket.krb5.asn1 import AD_IF_RELEVANT
-from pyasn1.codec.der import encoder
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.tickets import IF_RELEVANT, WIN2K_PAC, Ticket
 from smb3server.domain import pac
 from smb3server.domain.pac import domain_user
+from tests.lab.domain_ticket import KEY, RECORDED, ticket
 
-RECORDED = (Path(__file__).parent / "recorded/azuser01.pac").read_bytes()
-KEY = bytes.fromhex("f5abd442271ce9cf6194f7e0b4ec5c9991e7463a7c98771fc6e41199ef9d35fd")
 DOMAIN = "S-1-5-21-2978586452-3620782389-100791958"
 USER = Sid.parse(f"{DOMAIN}-1104")
 BUFFERS = pac._buffers(RECORDED)
-
-
-def ticket(data: bytes | None = RECORDED, client: str = "AzUser01", key: bytes = KEY, key_type: int = 18) -> Ticket:
-    """The ticket that a PAC is in."""
-    found: tuple[tuple[int, bytes], ...] = ()
-    if data is not None:
-        inner = AD_IF_RELEVANT()
-        inner[0]["ad-type"], inner[0]["ad-data"] = WIN2K_PAC, data
-        found = ((IF_RELEVANT, encoder.encode(inner)),)
-    return Ticket(client, "CONTOSO.COM", 1795719498, key_type, key, found)
 
 
 def signed(data: bytes | bytearray) -> bytes:
