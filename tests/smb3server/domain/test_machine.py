@@ -39,8 +39,7 @@ def test_the_systems_library_reads_the_keytab(machine: Machine, tmp_path: Path) 
     context = krb5.init_context()
     entries = list(krb5.kt_resolve(context, str(tmp_path / "domain.keytab").encode()))
     found = {
-        (krb5.unparse_name_flags(context, entry.principal).decode(), entry.kvno, entry.key.enctype)
-        for entry in entries
+        (krb5.unparse_name_flags(context, entry.principal).decode(), entry.kvno, entry.key.enctype) for entry in entries
     }
     assert ("cifs/files.contoso.com@CONTOSO.COM", 3, 18) in found
     assert ("FILES$@CONTOSO.COM", 3, 17) in found
