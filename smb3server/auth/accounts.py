@@ -45,7 +45,7 @@ _MAX_PRINCIPALS = 1024
 
 DOMAIN_USERS, DOMAIN_USERS_NAME = 513, "None"
 """The primary group of every account, under the name that it has on Windows outside of a domain. [MS-SAMR 3.1.1.6]"""
-_ADMINISTRATORS, _USERS, _GUESTS, _BACKUP_OPERATORS = 544, 545, 546, 551
+ADMINISTRATORS, _USERS, _GUESTS, _BACKUP_OPERATORS = 544, 545, 546, 551
 """RIDs of aliases in BUILTIN. [MS-DTYP 2.4.2.4]"""
 
 
@@ -200,6 +200,11 @@ class Accounts:
     def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
         """Ask nobody: all names of this server are known."""
 
+    @property
+    def administrators(self) -> frozenset[str]:
+        """The list of the configuration's administrators."""
+        return self._lists.admins if self._lists is not None else frozenset()
+
     def administers(self, identity: Identity | None) -> bool:
         """Return whether a user is one of the configuration's administrators."""
         return self._lists is not None and identity is not None and identity.is_on(self._lists.admins)
@@ -296,7 +301,7 @@ class Accounts:
             return frozenset()
         found = {self.group_sid(name) for name in self.groups.of(identity)}
         if self.administers(identity):
-            found.add(_builtin(_ADMINISTRATORS))
+            found.add(_builtin(ADMINISTRATORS))
         if self.privileges(identity) & Privilege.BACKUP:
             found.add(_builtin(_BACKUP_OPERATORS))
         return frozenset(found)
@@ -311,7 +316,7 @@ class Accounts:
             return [AUTHENTICATED_USERS]
         if alias == _builtin(_GUESTS):
             return [self._of_domain(_GUEST_RID)]
-        if alias == _builtin(_ADMINISTRATORS):
+        if alias == _builtin(ADMINISTRATORS):
             return [self.account_sid(account.name) for _, account in self.users() if self.administers(account.identity)]
         if alias == _builtin(_BACKUP_OPERATORS):
             accounts = (account for _, account in self.users())

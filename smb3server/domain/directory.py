@@ -16,7 +16,7 @@ from typing import NamedTuple
 from smb3server.access.descriptor import Sid
 from smb3server.access.identity import Identity, Member
 from smb3server.access.posix import group_sid, user_sid
-from smb3server.auth.accounts import Accounts
+from smb3server.auth.accounts import ADMINISTRATORS, BUILTIN, Accounts
 from smb3server.auth.directory import Known, Proven, Use
 from smb3server.auth.groups import GROUP, Groups
 from smb3server.auth.tickets import WIN2K_PAC, Ticket
@@ -33,6 +33,7 @@ from smb3server.wire.status import NtStatus
 
 log = logging.getLogger(__name__)
 
+_ADMINISTRATORS = BUILTIN._replace(sub_authorities=(*BUILTIN.sub_authorities, ADMINISTRATORS))
 _MAX_DOMAINS = 256
 _PAUSE = 15.0
 """Seconds for which no names are looked up after no controller has answered: each look-up keeps a thread."""
@@ -250,6 +251,9 @@ class DomainDirectory:
     def on_host(self, sid: Sid) -> list[Sid]:
         """Return the SIDs of the host's user or group that stands for a SID. Both do where nobody knows which it is: no
         other user or group has this number."""
+        if sid == _ADMINISTRATORS:
+            named = [self._listed_sid(entry) for entry in sorted(self._local.administrators)]
+            return [*self._local.on_host(sid), *(one for known in named if known for one in self.on_host(known))]
         number = self._ids.of(sid) if self._is_foreign(sid) and self._acts() else None
         if number is None:
             return self._local.on_host(sid)
@@ -257,6 +261,17 @@ class DomainDirectory:
         if known is None:
             return [user_sid(number), group_sid(number)]
         return [user_sid(number) if known.use is Use.USER else group_sid(number)]
+
+    def _listed_sid(self, entry: str) -> Sid | None:
+        """Return the SID of a user or group of the domain that a list of users names, as far as it is known."""
+        name = entry.removeprefix(GROUP)
+        if "\\" in name:
+            known = self._names.by_name(name)
+            return known.sid if known is not None else None
+        try:
+            return Sid.parse(name)
+        except ValueError:
+            return None
 
     def _is_foreign(self, sid: Sid) -> bool:
         """Return whether a SID is one of a domain, and not of this server."""
