@@ -143,8 +143,11 @@ class DomainDirectory:
         except (NoController, TooManyQuestions) as error:
             self._questions.forget(key)
             raise LogonError(str(error), NtStatus.NO_LOGON_SERVERS, "no_controller") from error
-        except LogonError:
+        except LogonError as error:
             self._questions.forget(key)
+            if error.status in (NtStatus.WRONG_PASSWORD, NtStatus.NO_SUCH_USER):
+                # Which of the two it is, clients must not learn. As LOGON_FAILURE it counts as a guess.
+                raise LogonError(error.reason.text, code=error.reason.code) from error
             raise
         if user.guest:
             self._questions.forget(key)

@@ -5,15 +5,24 @@ The layout is that of MIT's and Heimdal's version 2. The keys are AES only. [RFC
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
 _VERSION = b"\x05\x02"
 _NT_PRINCIPAL, _NT_SRV_HST = 1, 3
 """Kinds of principals. [RFC 4120 6.2]"""
-ENCRYPTION_TYPES = (18, 17)
+_KEY_SIZES = {18: 32, 17: 16}
 """AES256-CTS-HMAC-SHA1-96 and AES128-CTS-HMAC-SHA1-96. [RFC 3962 7]"""
+ENCRYPTION_TYPES = tuple(_KEY_SIZES)
+_ROUNDS = 4096
+_KERBEROS = bytes.fromhex("6b65726265726f737b9b5b2b93132b93")
+"""The word "kerberos", folded to 16 bytes. [RFC 3961 A.1]"""
 SUPPORTED = 0x18
 """The same as bits of msDS-SupportedEncryptionTypes. [MS-KILE 2.2.7]"""
 
@@ -39,10 +48,14 @@ def principals(machine: str, host: str) -> list[str]:
 
 
 def key(encryption: int, password: str, key_salt: str) -> bytes:
-    """Return the key of a password. [RFC 3962 4]"""
-    from impacket.krb5 import crypto
-
-    return bytes(crypto.string_to_key(encryption, password.encode(), key_salt.encode()).contents)
+    """Return the key of a password. [RFC 3962 4, RFC 3961 5.1]"""
+    size = _KEY_SIZES[encryption]
+    secret = hashlib.pbkdf2_hmac("sha1", password.encode(), key_salt.encode(), _ROUNDS, size)
+    derived, block = b"", _KERBEROS
+    while len(derived) < size:
+        block = Cipher(AES(secret), ECB()).encryptor().update(block)
+        derived += block
+    return derived[:size]
 
 
 def pack(realm: str, machine: str, host: str, versions: Iterable[Version]) -> bytes:
