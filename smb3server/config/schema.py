@@ -1010,7 +1010,9 @@ class Domain(Section):
     ] = "30d"
     idmap: Annotated[
         IdMapping,
-        about("how users and groups of the domain get their uid and gid: `rid` or `autorid` ([domain.md](domain.md))"),
+        about(
+            "how users and groups of the domain get their uid and gid: `rid`, `autorid` or `none` ([domain.md](domain.md#ids))"
+        ),
     ] = "rid"
     id_range: Annotated[
         list[int],

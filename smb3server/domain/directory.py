@@ -72,7 +72,7 @@ class DomainDirectory:
         self._names = names
         self._questions = questions
         self._listed = listed
-        self._acts = acts
+        self._acts = acts if config.id_mapping != "none" else lambda: False
         self._pass_through = pass_through
         self._ids = Ids(config.id_mapping, *config.id_range)
         self._realms: OrderedDict[str, str] = OrderedDict()

@@ -1,4 +1,4 @@
-"""A ticket with the PAC that a controller of Samba has made for AzUser01 of CONTOSO.COM. The domain and its keys are gone."""
+"""A ticket with the PAC that a controller of Samba made for AzUser01 of CONTOSO.COM. Domain and keys are gone."""
 
 from __future__ import annotations
 
