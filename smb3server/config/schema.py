@@ -1011,7 +1011,8 @@ class Domain(Section):
     idmap: Annotated[
         IdMapping,
         about(
-            "how users and groups of the domain get their uid and gid: `rid`, `autorid` or `none` ([domain.md](domain.md#ids))"
+            "how users and groups of the domain get their uid and gid: `rid`, `autorid` or `none` "
+            "([domain.md](domain.md#ids))"
         ),
     ] = "rid"
     id_range: Annotated[
