@@ -49,7 +49,7 @@ class Member:
                 if channel.secret.nt_hash == nt_hash(password):
                     # The controller has set it, and its answer was lost.
                     return
-                channel.set_password(password)
+                channel.set_password(password, deadline)
 
             self.netlogon.ask(ask)
 

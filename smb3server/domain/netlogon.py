@@ -61,7 +61,9 @@ class SecureChannel:
             self._key, self._credentials = calls.authenticate(connection, controller.name, secret)
         finally:
             connection.close()
-        self.with_authenticator(lambda connection: calls.check_capabilities(connection, secret, self._credentials))
+        self._with_authenticator(
+            lambda connection: calls.check_capabilities(connection, secret, self._credentials), deadline
+        )
 
     def close(self) -> None:
         """Close the connections that no call uses."""
@@ -96,15 +98,16 @@ class SecureChannel:
         finally:
             connection.close()
 
-    def with_authenticator(self, operation: Callable[[RpcConnection], _Result]) -> _Result:
+    def _with_authenticator(self, operation: Callable[[RpcConnection], _Result], deadline: float) -> _Result:
         """Return the result of an operation that uses the channel's credentials."""
         with self._authenticating:
-            return self.call(operation, time.monotonic() + _TIMEOUT_OF_ONE)
+            return self.call(operation, deadline)
 
-    def set_password(self, password: str) -> None:
+    def set_password(self, password: str, deadline: float) -> None:
         """Set the machine account's password. Raises ``RpcError``, ``OSError`` and ``ValueError``."""
-        self.with_authenticator(
-            lambda connection: calls.set_password(connection, self.secret, self._credentials, self._key, password)
+        self._with_authenticator(
+            lambda connection: calls.set_password(connection, self.secret, self._credentials, self._key, password),
+            deadline,
         )
 
     def _take(self, deadline: float) -> RpcConnection:
@@ -158,7 +161,8 @@ class Netlogon:
             raise LogonError(f"the controller refuses {printable(name)}: {answer.words}", answer.known_status, "domain")
         try:
             return user_of(answer.validation, answer.realm or self._realm, answer.session_key)
-        except ValueError as error:
+        except Exception as error:
+            # impacket's structures may raise any exception for what a controller should not have sent.
             raise LogonError(f"the controller's answer is wrong: {error}", code="domain") from error
 
     def call(self, interface: str, opnum: int, stub: bytes) -> bytes:
@@ -190,16 +194,20 @@ class Netlogon:
             if time.monotonic() >= end:
                 reasons.append("no time is left")
                 break
+            deadline = min(end, time.monotonic() + _TIMEOUT_OF_ONE)
             try:
-                channel = self._open(controller, min(end, time.monotonic() + _TIMEOUT_OF_ONE))
+                channel = self._open(controller, deadline)
             except (RpcError, OSError) as error:
                 reasons.append(self._failed(controller, error))
                 continue
             try:
-                return operation(channel, min(end, time.monotonic() + _TIMEOUT_OF_ONE))
+                result = operation(channel, deadline)
             except (RpcError, OSError) as error:
                 reasons.append(self._failed(controller, error))
                 self._drop(channel)
+                continue
+            self._controllers.answered(controller)
+            return result
         raise NoController("; ".join(reasons) or "no controller is known: neither `controllers` nor DNS names one")
 
     def _failed(self, controller: Controller, error: Exception) -> str:

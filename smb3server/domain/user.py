@@ -59,3 +59,7 @@ class Controllers(Protocol):
     def failed(self, controller: Controller) -> None:
         """Have a controller tried later than others for a while."""
         ...
+
+    def answered(self, controller: Controller) -> None:
+        """Forget that a controller has failed."""
+        ...

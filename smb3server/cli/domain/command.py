@@ -65,7 +65,13 @@ def command() -> None:
 @click.option("--ou", "container", metavar="DN", default="", help="Where the machine account is made.")
 @click.option("--reuse", is_flag=True, help="Take over a machine account of this name.")
 def join(config: Path | None, user: str, password_stdin: bool, ticket: bool, container: str, reuse: bool) -> int:
-    """Make this server's machine account in the domain, its secret and its keytab."""
+    """Make this server's machine account in the domain, its secret and its keytab.
+
+    \b
+    Examples:
+      smb3server domain join --user Administrator
+      smb3server domain join --ticket --ou "OU=Servers,DC=contoso,DC=com"
+    """
     found = _domain_of(config)
     from smb3server.domain import join as joining
     from smb3server.domain.member import controllers_of
