@@ -54,6 +54,8 @@ FSCTL: dict[int, int] = {
     Fsctl.SET_COMPRESSION: _WRITE_DATA,
     Fsctl.DUPLICATE_EXTENTS_TO_FILE: _WRITE_DATA,
     Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX: _WRITE_DATA,
+    Fsctl.OFFLOAD_READ: _READ_DATA,
+    Fsctl.OFFLOAD_WRITE: _WRITE_DATA,
 }
 """Rights by control code: any of them is enough. Codes that are not listed need no right. [MS-FSA 2.1.5.10]"""
 

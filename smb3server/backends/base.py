@@ -122,6 +122,15 @@ class FinderData(NamedTuple):
 NO_FINDER_DATA = FinderData(0, bytes(32))
 
 
+class DataVersion(NamedTuple):
+    """What differs when the data of a file or stream was changed, by whomever."""
+
+    changed: int
+    """When the file or stream was changed last, in ns since 1970. Clients cannot set it."""
+    size: int
+    """Bytes."""
+
+
 class VolumeInfo(NamedTuple):
     """Sizes and free space of the volume that has the share, in bytes."""
 
@@ -281,6 +290,12 @@ class Handle(ABC):
         return Described(self.info(), self.security_descriptor())
 
     @abstractmethod
+    def data_version(self) -> DataVersion:
+        """Return what differs after the data changes. Any thread may call this while the handle is open.
+
+        Two changes within some milliseconds may look like one, because of the clock of the host."""
+
+    @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Fill the buffers with the data from ``offset`` on. Return the number of bytes, which is less only at the end
         of file."""
@@ -317,7 +332,7 @@ class Handle(ABC):
         open. None means that it is quick."""
         return None
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
         """Return ``zero_range`` in steps, as ``allocating`` does."""
         return None
 
@@ -335,8 +350,9 @@ class Handle(ABC):
         """Set the allocation size in bytes; a size smaller than the end of file truncates. [MS-FSCC 2.4.4]"""
 
     @abstractmethod
-    def zero_range(self, offset: int, length: int) -> None:
-        """Make a range read as zeros, and deallocate it if possible. The file is not extended."""
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        """Make a range read as zeros. The file is not extended. Sparse files, and all files with ``deallocate``, give
+        the space back to the file system if the store can."""
 
     @abstractmethod
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from smb3server.backends.base import (
+    DataVersion,
     Described,
     DirectoryEntry,
     FileInfo,
@@ -74,6 +75,9 @@ class DeferredHandle(Handle):
     def info(self) -> FileInfo:
         return self.open().info()
 
+    def data_version(self) -> DataVersion:
+        return self.open().data_version()
+
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return self.open().read_into(buffers, offset)
 
@@ -95,8 +99,8 @@ class DeferredHandle(Handle):
     def allocating(self, size: int) -> Iterator[None] | None:
         return self.open().allocating(size)
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
-        return self.open().zeroing(offset, length)
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
+        return self.open().zeroing(offset, length, deallocate)
 
     def filling(self) -> Iterator[None] | None:
         return self.open().filling()
@@ -107,8 +111,8 @@ class DeferredHandle(Handle):
     def allocate(self, size: int) -> None:
         self.open().allocate(size)
 
-    def zero_range(self, offset: int, length: int) -> None:
-        self.open().zero_range(offset, length)
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        self.open().zero_range(offset, length, deallocate)
 
     def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
         return self.open().allocated_ranges(offset, length, limit)

@@ -59,6 +59,8 @@ def connect(url: str, **options: Unpack[ConnectKeywords]) -> Connecting:
     that is not so.
 
     Messages are signed unless ``sign`` is False, and encrypted with ``encrypt`` or if the server requires it.
+    With ``compress`` the data of files is compressed where the server takes that (SMB 3.1.1) and it shrinks. Who sees
+    the sizes of encrypted messages then learns something about their content.
     Characters that SMB does not allow in names (``: * ?`` ...) are carried as other clients do, unless ``map_names`` is
     False.
 

@@ -23,11 +23,12 @@ from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import Break, Chains, LogonError, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
-from smb3server.client.protocol.negotiation import Offer
+from smb3server.client.protocol.negotiation import COMPRESSION, Offer
 from smb3server.client.protocol.referrals import ask_referral
 from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, SOFTWARE_RDMA_THRESHOLD, Tree
+from smb3server.compression.benefit import Counts
 from smb3server.net.host import SMB_PORT
 from smb3server.process import parts
 from smb3server.wire.dfs import Referral
@@ -117,6 +118,8 @@ class Link:
         """Whether the next piece of data starts the search for RDMA."""
         self._search: asyncio.Task[None] | None = None
         self._moved: dict[str, list[int]] = {}
+        self.compressed = Counts()
+        """What compression gave on all connections."""
         self.line = Line(self._place_of_line) if options.one_sided == "auto" else None
         """The RDMA connection for files that the server lends; None if they are not asked for."""
         self.leases: dict[bytes, Callable[[int], None]] = {}
@@ -267,6 +270,7 @@ class Link:
 
     async def _negotiate(self, transport: MessageTransport, fabric: str) -> Client:
         offer = Offer(
+            compression=COMPRESSION if self.options.compress else (),
             require_signing=self.options.signs,
             transport_security=transport.kind is TransportKind.QUIC and not self.options.encrypt,
         )
@@ -277,7 +281,7 @@ class Link:
                 raise errors.make(errno.EPROTONOSUPPORT, str(self.address), reason=_SMB1) from None
             raise
         client.on_break = self._broken
-        client.chains = self._chains
+        client.chains, client.compressed = self._chains, Counts(self.compressed)
         return client
 
     async def _choose_channels(self, session: ClientSession) -> None:
@@ -466,9 +470,10 @@ class Link:
         try:
             async with asyncio.timeout(self.options.timeout):
                 dialects = [session.client.dialect]
-                offer = Offer(require_signing=self.options.signs)
+                compression = COMPRESSION if self.options.compress else ()
+                offer = Offer(compression=compression, require_signing=self.options.signs)
                 client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
-                client.chains = self._chains
+                client.chains, client.compressed = self._chains, Counts(self.compressed)
                 login = self._login
                 bound = await BoundSession.bind(
                     session, client, login.user, login.password, login.domain, kerberos_host=login.kerberos
@@ -542,6 +547,12 @@ class Link:
                 host, port = channel.tree.client.transport.peer_address
                 return Place(self._fabrics.provider(channel.fabric), host, port)
         return None
+
+    @property
+    def compression(self) -> str:
+        """What was agreed upon, such as "LZ4, Pattern_V1"; empty if messages are not compressed."""
+        agreed = self._data[0].tree.client.negotiated.compression if self._data else None
+        return agreed.name if agreed is not None else ""
 
     @property
     def moved(self) -> dict[str, tuple[int, int]]:

@@ -40,6 +40,7 @@ class ConnectKeywords(TypedDict, total=False):
     channels: int
     sign: bool
     encrypt: bool
+    compress: bool
     map_names: bool
     follow: bool
     timeout: float
@@ -75,6 +76,8 @@ class ConnectOptions:
     """Connections for data."""
     sign: bool = True
     encrypt: bool = False
+    compress: bool = False
+    """Whether data in messages is compressed where that pays."""
     map_names: bool = True
     follow: bool = True
     """Whether links of a namespace (DFS) are followed to other shares."""

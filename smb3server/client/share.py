@@ -182,8 +182,9 @@ class Share:
             return "not connected"
         first = channels[0]
         way = f" ({first.tree.choice.way.value})" if first.by_rdma else ""
+        packed = f", {self.link.compression}" if self.link.compression else ""
         lent = ", one-sided" if self.link.line is not None and self.link.line.is_open else ""
-        return f"{first.fabric}{way}{f', {len(channels)} channels' if len(channels) > 1 else ''}{lent}"
+        return f"{first.fabric}{way}{f', {len(channels)} channels' if len(channels) > 1 else ''}{packed}{lent}"
 
     @property
     def why_not_one_sided(self) -> str:
@@ -207,6 +208,12 @@ class Share:
         ``messages`` (in messages over SMB Direct), ``tcp``, ``one-sided`` (by RDMA without requests).
         """
         return self.link.moved
+
+    @property
+    def compressed(self) -> tuple[int, int]:
+        """Bytes that travelled compressed so far, and how many they were on the way."""
+        counts = self.link.compressed
+        return counts.sent + counts.received, counts.sent_compressed + counts.received_compressed
 
     @property
     def followed(self) -> list[Share]:

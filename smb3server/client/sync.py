@@ -224,6 +224,11 @@ class Share:
         return self.asynchronous.why_not_one_sided
 
     @property
+    def compressed(self) -> tuple[int, int]:
+        """Bytes that travelled compressed so far, and how many they were on the way."""
+        return self.asynchronous.compressed
+
+    @property
     def followed(self) -> list[AsyncShare]:
         """The shares to which links of a namespace have led: their transports, and what they moved."""
         return self.asynchronous.followed

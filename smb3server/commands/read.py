@@ -10,7 +10,7 @@ from functools import partial
 
 from smb3server.commands.fsctl import pipe
 from smb3server.compression.benefit import Benefit
-from smb3server.compression.transform import LONG, ON_THREAD_FROM, Agreement, Packed
+from smb3server.compression.transform import COMPRESSED_FROM, ON_THREAD_FROM, Agreement, Packed
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch import rdma_transforms
 from smb3server.dispatch.chain import Frame
@@ -50,8 +50,6 @@ from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
-COMPRESSED_FROM = 128
-"""Bytes of data that are compressed if the client asks for it. Fewer are hardly more than the headers."""
 LENT_FROM = 65536
 """Bytes from which a buffer is counted for its user."""
 FILE_FROM = 65537
@@ -232,8 +230,8 @@ class FileRead:
 
     def _judged(self, packed: Packed | None, length: int) -> Packed | None:
         """Note whether compressing the open's data pays, and return what it gave."""
-        if self.opened.benefit is not None and length >= LONG:
-            self.opened.benefit.judge(packed is not None)
+        if self.opened.benefit is not None:
+            self.opened.benefit.judge(packed is not None, length)
         return packed
 
     def _send_protected(

@@ -75,7 +75,7 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     flags = share.flags
     if share.rules.encrypt and not session.transport_secured and connection.dialect >= Dialect.SMB_3_0:
         flags |= ShareFlags.ENCRYPT_DATA
-    if share.rules.compress and connection.compression is not None:
+    if share.rules.compress and connection.dialect >= Dialect.SMB_3_1_1 and request.server.settings.compression:
         flags |= ShareFlags.COMPRESS_DATA
     if share.rules.force_level2_oplocks:
         flags |= ShareFlags.FORCE_LEVELII_OPLOCK

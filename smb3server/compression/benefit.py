@@ -5,6 +5,8 @@ from __future__ import annotations
 FIRST_PAUSE = 4 << 20
 """Bytes that are not tried after data that did not shrink. A file mostly is of one kind: what did not shrink once will
 not do so soon."""
+LONG = 4096
+"""Bytes from which data is judged. Short data says little about a file, and need only be shorter."""
 LONGEST_PAUSE = 64 << 20
 """The pause doubles up to here. In the long run one MiB of 64 is tried, which costs some hundredths of a second for
 each GiB: a file may change its kind."""
@@ -28,8 +30,10 @@ class Benefit:
         self._left -= length
         return False
 
-    def judge(self, shrank: bool) -> None:
-        """Note whether compression was worth it."""
+    def judge(self, shrank: bool, length: int = LONG) -> None:
+        """Note whether compressing ``length`` bytes was worth it."""
+        if length < LONG:
+            return
         if shrank:
             self._pause = 0
         else:

@@ -107,7 +107,9 @@ class _Unpacker:
             left -= 1
             if not flags >> left & 1:
                 if done == len(into):
-                    return False
+                    # Linux 6.12: where the data ends with the 32nd flag, 32 zeros follow, which stand for bytes. By the
+                    # letter of 2.4.4 they would have to be ones.
+                    return self._at == end
                 into[done] = data[self._at]
                 self._at, done = self._at + 1, done + 1
                 continue

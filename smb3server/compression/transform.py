@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from smb3server.compression import codecs
+from smb3server.compression.benefit import LONG
 from smb3server.wire.compression import (
     CHAINED,
     COMPRESSION_PROTOCOL_ID,
     COMPRESSION_TRANSFORM,
+    NAMES,
     PATTERN_PAYLOAD,
     PAYLOAD_HEADER,
     CompressionAlgorithm,
@@ -28,17 +30,19 @@ from smbdirect.codec import Buffer
 ON_THREAD_FROM = 131072
 """Bytes of data from which a worker thread compresses and decompresses: more than the fastest algorithm compresses in
 0.3 ms. Handing it over costs about 0.05 ms."""
+COMPRESSED_FROM = 128
+"""Bytes of data that are compressed. Fewer are hardly more than the headers."""
 OVERHEAD = 256 + 16
 """Bytes by which a message may exceed the largest data. [MS-SMB2 3.3.5.2.1.2]"""
 WORTH = 8
 """Data is sent compressed if that saves one part in so many. Less does not pay for the time of both sides. Short data
 (``LONG``) need only be shorter."""
-LONG = 4096
 _HEADERS = COMPRESSION_TRANSFORM.size
 _MOST_PAYLOADS = 256
 """Payloads of a chain that is accepted. Compressors make four: what leads, a pattern, the data, a pattern."""
 _LEAST_REPETITIONS = 64
 """Repetitions of a byte that become a payload of their own, as in Microsoft's implementation for tests."""
+_PIECE = 65536
 _ORIGINAL_SIZE = struct.Struct("<I")
 _PROTOCOL_AND_SIZE = struct.Struct("<4sI")
 _NONE, _PATTERN = CompressionAlgorithm.NONE, CompressionAlgorithm.PATTERN_V1
@@ -87,6 +91,17 @@ class Agreement(NamedTuple):
         """The algorithm to compress with; 0 if patterns alone are agreed upon."""
         return next((algorithm for algorithm in self.algorithms if algorithm != _PATTERN), 0)
 
+    @property
+    def patterns(self) -> bool:
+        """Whether repeated bytes become payloads of their own: there must be chains for that."""
+        return self.chained and _PATTERN in self.algorithms
+
+    @property
+    def name(self) -> str:
+        """What is agreed upon, for people, such as "LZ77, Pattern_V1"."""
+        shown = [NAMES[self.algorithm]] if self.algorithm else []
+        return ", ".join([*shown, *([NAMES[_PATTERN]] if self.patterns else [])]) or "nothing that can be used"
+
     def pack(self, data: Buffer) -> Packed | None:
         """Compress the end of a message. None: it is not worth it. [MS-SMB2 3.1.4.4]"""
         length = len(data)
@@ -100,8 +115,8 @@ class Agreement(NamedTuple):
 
     def _chain(self, data: memoryview) -> Packed:
         """Cut repeated bytes off both ends, and compress what is between."""
-        front = _repetitions(data, from_end=False) if _PATTERN in self.algorithms else 0
-        back = _repetitions(data[front:], from_end=True) if _PATTERN in self.algorithms else 0
+        front = _repetitions(data, from_end=False) if self.patterns else 0
+        back = _repetitions(data[front:], from_end=True) if self.patterns else 0
         middle = data[front : len(data) - back]
         payloads: list[Buffer] = []
         if front:
@@ -178,7 +193,12 @@ class Agreement(NamedTuple):
             pattern, _, _, count = PATTERN_PAYLOAD.fields_from(payload)
             if count > len(room):
                 raise CompressionError("pattern exceeds the declared size")
-            room[:count] = bytes((pattern,)) * count
+            if pattern:
+                # Piece by piece: the whole of it at once would be as much memory again.
+                piece = bytes((pattern,)) * min(count, _PIECE)
+                for at in range(0, count, _PIECE):
+                    end = min(at + _PIECE, count)
+                    room[at:end] = piece[: end - at]
             return int(count)
         if len(payload) < _ORIGINAL_SIZE.size:
             raise CompressionError("payload without its size")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Path
     from smb3server.compression.transform import Packed
     from smb3server.crypto.signing import Signer
+    from smb3server.state.ceilings import Usage
     from smb3server.state.objects import Open, Session
     from smb3server.wire.header import FileId
     from smbdirect.message_transport import FileRange, InboundMessage
@@ -28,15 +29,20 @@ class Frame(NamedTuple):
 
 
 class Expanded:
-    """A message that was decompressed: it lies in memory of its own. An ``InboundMessage``."""
+    """A message that was decompressed, or is about to be: it lies in memory of its own. An ``InboundMessage``."""
 
-    __slots__ = ("view",)
+    __slots__ = ("_usage", "view")
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, usage: Usage | None = None) -> None:
+        """``usage`` counts its memory."""
         self.view = view
+        self._usage = usage
 
     def release(self) -> None:
-        """Do nothing: its memory need not be given back."""
+        """Count its memory no longer. Idempotent."""
+        usage, self._usage = self._usage, None
+        if usage is not None:
+            usage.expand(-len(self.view))
 
 
 @dataclass(slots=True)
@@ -105,8 +111,10 @@ class Chain:
     """The last command named a session that does not exist, so that no command can be related to it."""
     replies: list[Reply] = field(default_factory=list)
     """Replies that are ready and have not been sent."""
+    compressed: bool = False
+    """``view`` is compressed. It is decompressed when it is its turn, so that a connection has one such message."""
     expanding: bool = False
-    """The message is being decompressed. Until that is done, the chain is parked."""
+    """The message is being decompressed, or waits for memory. Until that is done, the chain is parked."""
     size: int = 0
     """Bytes of ``replies``."""
     # Invariant: size is the sum of the sizes of replies.

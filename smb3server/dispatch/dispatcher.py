@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from smb3server.dispatch.measuring import Measuring
+    from smb3server.state.ceilings import Usage
     from smb3server.state.objects import Session, TreeConnect
     from smb3server.state.ports import NotStored, Persistence
     from smb3server.state.server_state import ServerState
@@ -145,7 +146,7 @@ class Dispatcher:
             inbound.release()
             self.connection.disconnect(str(reason), broke_protocol=True)
             return
-        if self.parking.chains or chain.expanding or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
+        if self.parking.chains or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
             self.parking.park(chain)
         else:
             self._go_on(chain)
@@ -164,7 +165,9 @@ class Dispatcher:
         if magic == SMB1_PROTOCOL_ID:
             return self._answer_smb1(inbound, view)
         if magic == COMPRESSION_PROTOCOL_ID:
-            return self._expand(inbound, view, cipher_session)
+            if self.connection.compression is None:
+                raise Disconnect("compressed message, and compression was not negotiated")
+            return Chain(inbound, view, cipher_session, compressed=True)
         if len(view) < HEADER_SIZE:
             raise Disconnect("message shorter than a header")
         if magic == PROTOCOL_ID:
@@ -197,46 +200,72 @@ class Dispatcher:
             _check_session(plain, session)
         return plain, session
 
-    def _expand(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> Chain:
-        """Decompress a message, or begin to, on a worker thread. Raises ``Disconnect``. [MS-SMB2 3.3.5.2.1.2]"""
-        connection = self.connection
-        agreed = connection.compression
-        if agreed is None:
-            raise Disconnect("compressed message, and compression was not negotiated")
+    def _expand(self, chain: Chain) -> bool:
+        """Decompress the message of a chain whose turn it is, if that is quick. Return whether it is done: otherwise
+        the chain is parked until it is. Raises ``Disconnect``. [MS-SMB2 3.3.5.2.1.2]"""
+        connection, view = self.connection, chain.view
+        assert connection.compression is not None
         limit = largest_plain((connection.max_read_size, connection.max_write_size, connection.max_transact_size))
         if not connection.is_authenticated:
             limit = min(limit, self.server.settings.max_message_before_authentication)
         declared = COMPRESSION_TRANSFORM.fields_from(view)[1] if len(view) >= COMPRESSION_TRANSFORM.size else 0
-        if ON_THREAD_FROM <= declared <= limit:
-            chain = Chain(Expanded(view), view, cipher_session, expanding=True)
-            future = connection.loop.run_in_executor(None, agreed.unpack, view, limit)
-            future.add_done_callback(partial(self._was_expanded, chain, inbound))
-            return chain
-        try:
-            plain = agreed.unpack(view, limit)
-        except CompressionError as error:
-            raise Disconnect(str(error)) from error
-        chain = Chain(Expanded(plain), plain, cipher_session)
-        self._take_expanded(chain, plain, len(view))
-        inbound.release()
-        return chain
+        if not ON_THREAD_FROM <= declared <= limit:
+            try:
+                plain = connection.compression.unpack(view, limit)
+            except CompressionError as error:
+                raise Disconnect(str(error)) from error
+            size = len(view)
+            chain.inbound.release()
+            self._take_expanded(chain, Expanded(plain), size)
+            return True
+        chain.expanding = True
+        self.parking.expand(chain)
+        self._expand_on_thread(chain, declared, limit)
+        return False
 
-    def _take_expanded(self, chain: Chain, plain: memoryview, size: int) -> None:
+    def _expand_on_thread(self, chain: Chain, declared: int, limit: int) -> None:
+        """Have a worker thread decompress a message, as soon as its user may have so much memory."""
+        connection, agreed = self.connection, self.connection.compression
+        usage = self._usage()
+        if connection.closed or agreed is None:
+            usage.call_next()
+            return
+        if not usage.may_expand(declared):
+            usage.waiting.append(partial(self._expand_on_thread, chain, declared, limit))
+            return
+        # Counted for the user until the chain ends.
+        usage.expand(declared)
+        inbound, chain.inbound = chain.inbound, Expanded(chain.view)
+        future = connection.loop.run_in_executor(None, agreed.unpack, chain.view, limit)
+        future.add_done_callback(partial(self._was_expanded, chain, inbound, usage, declared))
+
+    def _usage(self) -> Usage:
+        """Return the usage of the connection's user; of guests if there is none yet."""
+        sessions = self.connection.session_table.values()
+        return self.server.ceilings.of(next((one.identity for one in sessions if one.identity is not None), None))
+
+    def _take_expanded(self, chain: Chain, expanded: Expanded, size: int) -> None:
         """Let ``chain`` have its message, which had ``size`` bytes compressed. Raises ``Disconnect``."""
+        chain.inbound, chain.view = expanded, expanded.view
+        chain.compressed = chain.expanding = False
         if chain.cipher_session is not None:
-            _check_session(plain, chain.cipher_session)
-        self.connection.compressed.receives(len(plain), size)
-        chain.inbound, chain.view, chain.expanding = Expanded(plain), plain, False
+            _check_session(expanded.view, chain.cipher_session)
+        self.connection.compressed.receives(len(expanded.view), size)
 
-    def _was_expanded(self, chain: Chain, inbound: InboundMessage, future: asyncio.Future[memoryview]) -> None:
+    def _was_expanded(
+        self, chain: Chain, inbound: InboundMessage, usage: Usage, declared: int, future: asyncio.Future[memoryview]
+    ) -> None:
         """Continue with a message that a worker thread has decompressed. Disconnect if it was malformed."""
         size = len(chain.view)
         inbound.release()
-        if self.connection.closed:
-            future.exception()
-            return
+        usage.expand(-declared)
         try:
-            self._take_expanded(chain, future.result(), size)
+            if self.connection.closed:
+                future.exception()
+                return
+            plain = future.result()
+            usage.expand(len(plain))
+            self._take_expanded(chain, Expanded(plain, usage), size)
         except (CompressionError, Disconnect) as error:
             self.connection.disconnect(str(error), broke_protocol=True)
         else:
@@ -248,6 +277,8 @@ class Dispatcher:
         """Run the chain. Disconnect if it violates the protocol. ``waited``: it was parked, maybe before its first
         command."""
         try:
+            if chain.compressed and not self._expand(chain):
+                return
             self._advance(chain, waited)
         except Disconnect as reason:
             chain.end()

@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 
-async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
+async def on_worker(request: Request, opened: Open, steps: Steps, source: Open | None = None) -> None:
     """Take the steps on a worker thread, for ``request`` on ``opened``.
 
-    They end early if the request is cancelled or the open is closed. The open's descriptor stays open until they have
-    ended. Raises the exception of a step, and ``StatusError``: FILE_CLOSED or NETWORK_NAME_DELETED if the open was
-    closed or the share was lost."""
+    They end early if the request is cancelled or the open is closed. The open's descriptor, and that of ``source``,
+    stays open until they have ended. Raises the exception of a step, and ``StatusError``: FILE_CLOSED or
+    NETWORK_NAME_DELETED if the open was closed or the share was lost."""
     server = request.server
     identity = opened.session.identity
+    used = (opened,) if source is None else (opened, source)
 
     def begin(done: waiting.Done) -> Callable[[], None]:
         def ended(error: Exception | None) -> None:
-            opened.end_io()
+            for each in used:
+                each.end_io()
             done(error)
 
         def stop() -> None:
@@ -34,7 +36,8 @@ async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
             if job.stop in opened.on_close:
                 opened.on_close.remove(job.stop)
 
-        opened.begin_io()
+        for each in used:
+            each.begin_io()
         owner = identity.owner if identity is not None else ""
         job = server.long_work.add(owner, steps, ended, server.loss_of(opened.tree.share))
         opened.on_close.append(job.stop)

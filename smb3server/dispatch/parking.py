@@ -78,6 +78,11 @@ class Parking:
         if self.chains:
             self._connection.loop.call_soon(self._go_on)
 
+    def expand(self, chain: Chain) -> None:
+        """Let a chain wait, before the parked ones, until its message is decompressed."""
+        self.chains.appendleft(chain)
+        self._connection.transport.pause_reading()
+
     def expanded(self) -> None:
         """Continue, as the message of a chain was decompressed."""
         self._go_on()

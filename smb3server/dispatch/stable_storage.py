@@ -1,5 +1,5 @@
-"""Flushes before replies: written data is on stable storage first if the client requests it or the open is
-persistent."""
+"""Flushes before replies: written data is on stable storage first if the client requests it, the open was made with
+FILE_WRITE_THROUGH, or it is persistent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.waiting import Done, over, until
+from smb3server.wire.create import CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -30,16 +31,22 @@ def start_flush(request: Request, opened: Open, landed: Done) -> None:
     request.server.flushes.add(handle.flush, done)
 
 
+def _must_last(opened: Open) -> bool:
+    """Return whether changes through an open must be on stable storage before the reply. [MS-FSA 2.1.5.10.39]"""
+    return opened.write_through or bool(opened.create_options & CreateOptions.WRITE_THROUGH)
+
+
 def after_flush(request: Request, opened: Open, response: Response) -> Response | Pending:
-    """Return the response to a request that changed data. For a persistent open, pend until the data is on stable
+    """Return the response to a request that changed data. If the data must last, pend until it is on stable
     storage."""
-    if not opened.write_through or opened.handle is None:
+    if not _must_last(opened) or opened.handle is None:
         return response
     return until(request, partial(start_flush, request, opened), lambda: response)
 
 
 async def flushed(request: Request, opened: Open) -> None:
-    """Wait until the data written through a persistent open is on stable storage. Raises the error of the flush."""
-    if not opened.write_through or opened.handle is None:
+    """Wait until the data written through an open is on stable storage, if it must last. Raises the error of the
+    flush."""
+    if not _must_last(opened) or opened.handle is None:
         return
     await over(partial(start_flush, request, opened))

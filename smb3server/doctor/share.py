@@ -9,6 +9,7 @@ from smb3server.client.protocol import Client, ClientSession, ServerError, open_
 from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.interfaces import query_interfaces
 from smb3server.client.protocol.messages import Way
+from smb3server.client.protocol.negotiation import COMPRESSION, Offer
 from smb3server.client.protocol.transports import speaks_smb1
 from smb3server.doctor import mount_commands
 from smb3server.doctor.fabrics import amounts, try_fabrics
@@ -71,7 +72,7 @@ async def _by_tcp(patient: Patient) -> Client | None:
     client: Client | None = None
     try:
         async with asyncio.timeout(LOGON_TIMEOUT):
-            client = await Client.connect(transport)
+            client = await Client.connect(transport, offer=Offer(compression=COMPRESSION))
             await _negotiated(patient, client)
     except TROUBLE as error:
         if client is not None:
@@ -106,6 +107,11 @@ async def _negotiated(patient: Patient, client: Client) -> None:
     else:
         result.add(Verdict.PROBLEM, "multichannel", "not offered by the server", "turn it on in the server")
         patient.block("the server does not offer multichannel")
+    agreed = client.negotiated.compression
+    if agreed is not None:
+        result.add(Verdict.OK, "compression", f"{agreed.name}, where it is asked for (--compress)")
+    else:
+        result.add(Verdict.NOTE, "compression", "the server has none that this client has")
     if client.negotiated.signing_required:
         _protected(patient, client, "signing", "the server requires signing", Way.RDMA_SIGNED, "do not require signing")
     await _logged_on(patient, client)

@@ -22,6 +22,7 @@ from smb3server.dispatch.measuring import CLASSES, OTHERS, READS, WRITES
 from smb3server.state.events import Carried, fabric_of, status_name
 from smb3server.status import cluster_state, resources
 from smb3server.status.cluster_state import ClusterState
+from smb3server.wire.compression import NAMES
 from smb3server.wire.header import Command
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ServerCollector(Collector):
         """Return all metrics. See ``Collector``."""
         yield from self._server_itself()
         yield from self._connections()
+        yield from self._compression()
         yield from self._refusals()
         yield from self._requests()
         yield from self._shares()
@@ -136,6 +138,27 @@ class ServerCollector(Collector):
             {name: total.retransmissions for name, total in carried.items()},
         )
         yield _gauge("smb3server_pending_requests", "Requests that wait for something", pending)
+
+    def _compression(self) -> Iterator[Metric]:
+        """What travelled compressed since the start."""
+        counts = self._server.compressed
+        agreed = Counter(c.compression.algorithms[0] for c in self._server.connection_list if c.compression is not None)
+        yield _gauges(
+            "smb3server_compressing_connections",
+            "Connections that may compress",
+            "algorithm",
+            {name: agreed[number] for number, name in NAMES.items()},
+        )
+        for name, about, received, sent in (
+            ("smb3server_compressed_bytes", "Bytes that travelled compressed", counts.received, counts.sent),
+            (
+                "smb3server_compressed_wire_bytes",
+                "What these took on the way",
+                counts.received_compressed,
+                counts.sent_compressed,
+            ),
+        ):
+            yield _counters(name, about, "direction", {"received": received, "sent": sent})
 
     def _refusals(self) -> Iterator[Metric]:
         counts = self._server.events.counts

@@ -7,8 +7,8 @@ the handles of their store only. Not here: receiving and sending messages (``dis
 Reading order: ``share`` -> ``life`` and ``message_window`` -> ``objects`` (Connection, Session, TreeConnect, Open) ->
 ``ports`` -> ``opens`` and ``sessions`` (the tables) -> ``deletions`` (what becomes of a file with its last open) ->
 ``durable`` and ``replays`` (opens that survive their connection, requests sent twice) -> ``break_notifications``,
-``change_reports`` and ``host_changes`` -> ``one_sided`` (files lent for transfers without requests) -> ``caller`` (the
-user, as rights know it) -> ``ceilings`` (limits per user) -> ``shadow_copies`` (what backup programs make) ->
-``events``, ``file_events`` and ``audit`` (what is logged and recorded) -> ``server_state`` -> ``endings`` (what ends
-because the operator says so).
+``change_reports`` and ``host_changes`` -> ``one_sided`` (files lent for transfers without requests) ->
+``offload_tokens`` (the data that a token stands for) -> ``caller`` (the user, as rights know it) -> ``ceilings``
+(limits per user) -> ``shadow_copies`` (what backup programs make) -> ``events``, ``file_events`` and ``audit`` (what is
+logged and recorded) -> ``server_state`` -> ``endings`` (what ends because the operator says so).
 """

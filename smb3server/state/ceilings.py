@@ -19,6 +19,9 @@ from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
 
 GUESTS = "\0guests"
+MOST_EXPANDED = 32 << 20
+"""Bytes of messages of one user that are decompressed at a time: four of the largest. Clients send them in a few
+bytes."""
 LEAST = 16
 """Connections and opens that a user may have independently of other users, as far as there are any."""
 
@@ -40,11 +43,13 @@ class Usage:
     """Bytes reserved behind the ends of open files."""
     lent: int = 0
     """Bytes of large buffers that requests and unsent answers have."""
+    expanded: int = 0
+    """Bytes of messages that were decompressed, until they are answered."""
     bytes_read: int = 0
     """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
     bytes_written: int = 0
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
-    """To be called, one after the other, when buffers come back."""
+    """To be called, one after the other, when buffers come back, or messages that were decompressed are answered."""
     away: dict[object, Callable[[], None]] = field(default_factory=dict)
     """Opens that wait for their client and may be closed to make room, with the function that closes them.
 
@@ -53,11 +58,22 @@ class Usage:
     @property
     def idle(self) -> bool:
         """Whether the user has no connection, session, open or buffer."""
-        return not (self.connections or self.sessions or self.opens or self.lent)
+        return not (self.connections or self.sessions or self.opens or self.lent or self.expanded)
 
     def may_lend(self, size: int) -> bool:
         """Return whether the user may have a buffer of ``size`` bytes now. A user without any may always have one."""
         return not self.lent or self.lent + size <= self.max_lent
+
+    def may_expand(self, size: int) -> bool:
+        """Return whether the user may have a message of ``size`` bytes decompressed now. One is always possible."""
+        return not self.expanded or self.expanded + size <= MOST_EXPANDED
+
+    def expand(self, size: int) -> None:
+        """Count a message of ``size`` bytes that is decompressed. Negative: no longer, so that the next waiting request
+        may try."""
+        self.expanded += size
+        if size < 0 and self.waiting:
+            self.call_next()
 
     def give_back(self, size: int) -> None:
         """Stop counting a buffer of ``size`` bytes that is free again, and let the next waiting request try."""

@@ -132,8 +132,11 @@ class Events:
         fields = of_session(session, connection)
         guard = _guard(session)
         kind = "guest" if session.is_guest else "anonymous" if session.is_anonymous else "user"
-        text = f"logon: {_subject(session)} from {_from(connection)}, {mechanism}, {guard}, session {fields['session']}"
-        _tell(_auth, logging.INFO, "logon", text, {**fields, "kind": kind, "mechanism": mechanism, "protection": guard})
+        packed = connection.compression.name if connection.compression is not None else ""
+        text = f"logon: {_subject(session)} from {_from(connection)}, {mechanism}, {guard}"
+        text += f"{f', {packed}' if packed else ''}, session {fields['session']}"
+        more = {"kind": kind, "mechanism": mechanism, "protection": guard}
+        _tell(_auth, logging.INFO, "logon", text, {**fields, **more, **({"compression": packed} if packed else {})})
 
     def channel_bound(self, session: Session, connection: Connection) -> None:
         """A session has one more connection."""

@@ -25,6 +25,7 @@ from smb3server.state.ceilings import Ceilings
 from smb3server.state.events import Events
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.objects import Connection, TreeConnect
+from smb3server.state.offload_tokens import OffloadTokens
 from smb3server.state.one_sided import OneSided
 from smb3server.state.opens import OpenTable
 from smb3server.state.ports import AccountKeeper, Fence, Homes, ShareAdministration
@@ -58,6 +59,7 @@ class ServerState:
         self.sessions = Sessions(self.settings, self.ceilings, self.opens, self.connection_list, self.events)
         self.file_table = FileTable(BreakNotifications(self.sessions.by_id, self.connection_list, self.opens))
         """The open files, with their share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
+        self.offload_tokens = OffloadTokens()
         self.one_sided = OneSided()
         self.sessions.on_remove = self.one_sided.session_ends
         self.host_changes = HostChanges(self.file_table)

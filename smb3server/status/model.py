@@ -188,6 +188,22 @@ class RdmaAnswer(Record):
     remedy: str
 
 
+class Compression(Record):
+    """How the messages of a channel are compressed, and what that gave, in bytes."""
+
+    algorithm: str
+    patterns: bool
+    """Whether runs of one byte are sent as such."""
+    chained: bool
+    received: int
+    """Bytes of the messages that came compressed."""
+    received_compressed: int
+    """What these took on the way."""
+    sent: int
+    """Bytes of the data that was sent compressed."""
+    sent_compressed: int
+
+
 class ChannelRecord(Record):
     """A connection."""
 
@@ -223,6 +239,8 @@ class ChannelRecord(Record):
     errors: int
     provider: Mapping[str, int]
     smb_direct: Mapping[str, int] | UnsetType = UNSET
+    compression: Compression | UnsetType = UNSET
+    """Unset if the client has not asked for it."""
     process: int | UnsetType = UNSET
     """Number of the process that has it, where a server has several."""
     rates: Rates | UnsetType = UNSET

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from smb3server import __version__
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status import open_files, resources
 from smb3server.status.model import (
     ChannelRecord,
+    Compression,
     Handles,
     OneSidedRecord,
     RdmaAnswer,
@@ -34,6 +35,7 @@ from smb3server.status.model import (
 )
 from smb3server.status.open_files import MAX_LOCKS, MAX_OPENS
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
+from smb3server.wire.compression import NAMES
 from smb3server.wire.negotiate import DIALECT_NAMES, Capability, Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
 
@@ -148,6 +150,22 @@ def _channel(server: Server, connection: Connection, number: int) -> ChannelReco
         rdma_bytes_signed=connection.rdma_bytes_signed,
         **transport.traffic._asdict(),
         smb_direct=dict(transport.counters) if connection.is_smb_direct else UNSET,
+        compression=_compression(connection),
+    )
+
+
+def _compression(connection: Connection) -> Compression | UnsetType:
+    agreed, counts = connection.compression, connection.compressed
+    if agreed is None:
+        return UNSET
+    return Compression(
+        algorithm=NAMES.get(agreed.algorithm, ""),
+        patterns=agreed.patterns,
+        chained=agreed.chained,
+        received=counts.received,
+        received_compressed=counts.received_compressed,
+        sent=counts.sent,
+        sent_compressed=counts.sent_compressed,
     )
 
 

@@ -8,7 +8,8 @@ Reading order: ``header`` and ``status`` (parts of every message) -> ``fields`` 
 ``compression`` and ``session`` -> ``create`` and ``create_contexts`` -> ``read_write`` and ``rdma_transform`` ->
 ``file_info``, ``directory_info`` and
 ``fs_info`` (information levels) -> ``posix`` (contexts and levels of the POSIX extensions) -> ``ioctl`` (with the
-numbers of all FSCTLs) and ``fsctl`` (their inputs and outputs), ``dfs`` (referrals), ``one_sided`` (two of our own) ->
-``query_info``, ``quota``, ``set_info``, ``query_directory``, ``change_notify``, ``oplock_break``, ``lock``, ``flush``,
-``close``, ``error``, ``share_redirect`` and ``server_notification`` -> ``apple`` (what Apple's clients have added).
+numbers of all FSCTLs), ``fsctl`` and ``offload`` (their inputs and outputs), ``dfs`` (referrals), ``one_sided`` (two of
+our own) -> ``query_info``, ``quota``, ``set_info``, ``query_directory``, ``change_notify``, ``oplock_break``, ``lock``,
+``flush``, ``close``, ``error``, ``share_redirect`` and ``server_notification`` -> ``apple`` (what Apple's clients have
+added).
 """

@@ -21,7 +21,7 @@ from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import user_sid
 from smb3server.backends.base import User
 from smb3server.backends.local.reparse import symlink_buffer
-from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write
+from smb3server.wire import create, file_info, fsctl, lock, offload, query_directory, read_write
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.create_contexts import RawContext
@@ -334,6 +334,12 @@ _control("query allocated ranges", Fsctl.QUERY_ALLOCATED_RANGES, struct.pack("<Q
 _control("set sparse", Fsctl.SET_SPARSE, b"\1")
 _control("set zero data", Fsctl.SET_ZERO_DATA, struct.pack("<QQ", 1, 5))
 _control("trim", Fsctl.FILE_LEVEL_TRIM, struct.pack("<IIQQ", 0, 1, 0, 8192))
+_control("get a token (OFFLOAD_READ)", Fsctl.OFFLOAD_READ, offload.READ_INPUT.pack(offload.OffloadReadInput()))
+_control(
+    "write by a token (OFFLOAD_WRITE)",
+    Fsctl.OFFLOAD_WRITE,
+    offload.WRITE_INPUT.pack(offload.OffloadWriteInput(file_offset=512, copy_length=512)),
+)
 _control("set a reparse point", Fsctl.SET_REPARSE_POINT, symlink_buffer("elsewhere"))
 _control("set compression", Fsctl.SET_COMPRESSION, struct.pack("<H", 0))
 

@@ -159,6 +159,8 @@ TABLE: tuple[Row, ...] = (
     _row("set sparse", "file.WRITE_DATA or file.WRITE_ATTRIBUTES or file.APPEND_DATA", _FSCTL),
     _row("set zero data", "file.WRITE_DATA", _FSCTL),
     _row("trim", "file.WRITE_DATA", _FSCTL),
+    _row("get a token (OFFLOAD_READ)", "file.READ_DATA", "MS-FSCC 2.3.41", False),
+    _row("write by a token (OFFLOAD_WRITE)", "file.WRITE_DATA", "MS-FSCC 2.3.43"),
     _row("set a reparse point", "file.WRITE_DATA or file.WRITE_ATTRIBUTES", _FSCTL),
     _row("set compression", "file.WRITE_DATA", _FSCTL),
     _row(

@@ -15,10 +15,10 @@ import sys
 import time
 
 from smb3server.process import output
-from tools.attacks import accounts, bounds, doors, lab, rights, roce, strangers
+from tools.attacks import accounts, bounds, compressed, doors, lab, rights, roce, strangers
 from tools.attacks.lab import CASES, Case
 
-MODULES = (strangers, doors, accounts, bounds, rights, roce)
+MODULES = (strangers, doors, accounts, bounds, compressed, rights, roce)
 """Modules that register the cases when they are imported."""
 _NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
 

@@ -67,6 +67,11 @@ NUMBERS = (
             "CompressionCapabilities.algorithm_count",
         ),
     ),
+    Number(
+        "bytes that a compressed message declares, and payloads of its chain",
+        "one message of a connection at a time, state.ceilings.MOST_EXPANDED; compression.transform._MOST_PAYLOADS",
+        "compressed_bombs",
+    ),
     Number("bytes of a token", "limits.max_message_before_authentication", "nested_tokens"),
     Number("elements of an RPC array", "rpc.lsarpc.MAX_LOOKUPS, rpc.samr.MAX_LOOKUPS", "large_rpc_calls"),
     Number("opens below a folder", "limits.max_opens_per_user; OPENS_AT_ONCE in a turn", "renaming_folders"),

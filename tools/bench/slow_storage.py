@@ -139,6 +139,7 @@ async def _beat(client: Client, times: list[float]) -> None:
 
 async def walk(target: Target, trace: Path, delay: float) -> None:
     """Do all commands, and print a line for each."""
+    assert target.folder is not None
     paths = [target.folder / _FOLDER]
     paths += [paths[0] / name for name in (_FILE, _NEW, _MOVED, *(str(number) for number in range(_ENTRIES)))]
     async with _logged_on(target) as (_, tree), _logged_on(target) as (other, _):

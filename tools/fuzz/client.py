@@ -10,6 +10,7 @@ from typing import Any
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.connection import NO_MESSAGE_ID
 from smb3server.client.protocol.messages import Call, Protection, Reply
+from smb3server.compression.transform import Packed
 from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer
@@ -65,12 +66,14 @@ class FuzzClient(Client):
         signed: bool,
         encrypt: bool,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+        packed: Packed | None = None,
     ) -> None:
         self.count += 1
         if self.rate and self.chance.random() < self.rate:
             header, body = self._spoil(header, body)
+            packed = None
         self.sent.append(b"".join((HEADER.pack(header), *body)))
-        super()._transmit(header, body, session, signed, encrypt, on_encoded)
+        super()._transmit(header, body, session, signed, encrypt, on_encoded, packed)
 
     async def chain(self, parts: Sequence[tuple[int, bytes, bool]], session: Protection, tree_id: int) -> list[Call]:
         """Send requests (command, body, related) as one compound, and return the calls in progress.

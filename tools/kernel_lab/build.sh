@@ -43,8 +43,8 @@ grep -q "$R/usr/src" "$H/.kernelvariables" || sed -i "s,^override srctree.*,,;s,
 cc -O2 -I"$S/include" -o "$H/scripts/asn1_compiler" "$S/scripts/asn1_compiler.c"   # absent from Debian's kbuild package
 
 mk() { make -j"$(nproc)" -s -C "$H" M="$S/$1" "${@:2}" modules; cp "$S/$1"/*.ko "$LAB/modules/"; }
-mk fs/smb/client CONFIG_CIFS=m CONFIG_CIFS_SMB_DIRECT=y CONFIG_CIFS_DEBUG=y CONFIG_CIFS_DEBUG2=y \
-   KCFLAGS="-DCONFIG_CIFS_SMB_DIRECT=1 -DCONFIG_CIFS_DEBUG2=1"
+mk fs/smb/client CONFIG_CIFS=m CONFIG_CIFS_SMB_DIRECT=y CONFIG_CIFS_DEBUG=y CONFIG_CIFS_DEBUG2=y CONFIG_CIFS_COMPRESSION=y \
+   KCFLAGS="-DCONFIG_CIFS_SMB_DIRECT=1 -DCONFIG_CIFS_DEBUG2=1 -DCONFIG_CIFS_COMPRESSION=1"
 mk fs/smb/server CONFIG_SMB_SERVER=m CONFIG_SMB_SERVER_SMBDIRECT=y KCFLAGS=-DCONFIG_SMB_SERVER_SMBDIRECT=1
 mk drivers/infiniband/sw/siw CONFIG_RDMA_SIW=m KCFLAGS=-DCONFIG_RDMA_SIW_MODULE=1
 
@@ -54,4 +54,5 @@ sed -i -f "$HERE/rxe-retry.sed" "$S/rxe-retry/rxe_req.c"
 cmp -s "$S/rxe-retry/rxe_req.c" "$S/drivers/infiniband/sw/rxe/rxe_req.c" && { echo "rxe-retry.sed does not fit this kernel" >&2; exit 1; }
 make -j"$(nproc)" -s -C "$H" M="$S/rxe-retry" CONFIG_RDMA_RXE=m modules
 cp "$S/rxe-retry/rdma_rxe.ko" "$LAB/modules/rdma_rxe-retry.ko"
+cp "$HERE/build.sh" "$LAB/modules/"    # a lab that another version of this script has built is built again
 ls -l "$LAB/modules"

@@ -76,6 +76,8 @@ class Case(NamedTuple):
     """A C program of guest/ that the case's script runs."""
     posix: bool = False
     """The server's share has the POSIX extensions."""
+    compressed: bool = False
+    """The server's share asks for compression, and the client's messages have to be compressed."""
     snapshots: bool = False
     """The share has a snapshot, ``server.SNAPSHOT``, which the case mounts."""
     conformance: bool = False
@@ -114,6 +116,8 @@ class Case(NamedTuple):
         """Lines for the share's section of the configuration. Empty: the command line is enough."""
         if self.posix:
             return "posix = true\n"
+        if self.compressed:
+            return "compress = true\n"
         return 'snapshots = ".snapshots/@GMT-%Y.%m.%d-%H.%M.%S"\n' if self.snapshots else ""
 
     @property
@@ -145,6 +149,7 @@ CASES = (
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True, tap=True),
     Case("tcp-sign", "tcp", "sign", tap=True),
     Case("tcp-seal", "tcp", "seal", encrypted=True, tap=True),
+    Case("compress-tcp", "tcp", "compress", compressed=True, tap=True),
     Case("dfs", "tcp", tap=True, namespace=True),
     Case("dfs-siw", "siw", rdma_transfers=True, invalidation=True, tap=True, namespace=True),
     Case("processes", "tcp", tap=True, processes=True),

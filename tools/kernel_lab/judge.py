@@ -33,6 +33,8 @@ SESSION_FILE_BYTES = 300_000
 DEPTHS = {"siw": 1 << 20, "rxe": 2 << 20}
 """Bytes of a memory region of the client's device, by protocol: the maximum of one READ or WRITE by RDMA."""
 
+COMPRESSED_BYTES = 12 << 20
+"""Bytes of text that the second session of guest/compress.sh writes, at least."""
 LARGEST_REQUEST = 4 << 20
 """Bytes that guest/workout.sh reads and writes with one call in the captured session."""
 
@@ -277,6 +279,21 @@ def _counters(case: Case, folder: Path) -> list[str]:
     return found
 
 
+def _compressed(folder: Path) -> list[str]:
+    """Check that both ends say that messages were compressed, of the text that guest/compress.sh writes twice."""
+    text = (folder / "debugdata.txt").read_text(errors="replace") if (folder / "debugdata.txt").exists() else ""
+    found = [] if "Compression: enabled (LZ77)" in text else ["DebugData: compression is not in use"]
+    try:
+        (channel,) = json.loads((folder / "status.json").read_text())["channels"]
+        counts = channel["compression"]
+    except (OSError, ValueError, KeyError) as error:
+        return [*found, f"status of the server: {error}"]
+    received, took = counts["received"], counts["received_compressed"]
+    if received < COMPRESSED_BYTES or took * 3 > received * 2:
+        found.append(f"the server says: {received} bytes came as {took}; {COMPRESSED_BYTES} should have shrunk to 2/3")
+    return found
+
+
 def _sizes(case: Case, folder: Path, capture: Judge) -> list[str]:
     """Check that READs and WRITEs in the capture were as long as the mount allows, and that the mount uses the whole
     device.
@@ -344,9 +361,11 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += log_complaints(log)[:5]
     elif case.verbs and case.mounted:
         found.append("no log of the server")
-    own = case.program or case.snapshots or case.namespace or case.processes
+    own = case.program or case.snapshots or case.namespace or case.processes or case.compressed
     if not case.verbs and counted and not own:  # Only workout.sh asks for them.
         found += _counters(case, folder)
+    if case.compressed and counted:
+        found += _compressed(folder)
     if case.shows:
         found += judge_shown(case.shows, folder, case.protocol)
     if case.outages and counted:

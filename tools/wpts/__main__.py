@@ -32,6 +32,7 @@ SETTINGS = {
     "smb2": [
         "SupportedCompressionAlgorithms=LZNT1;LZ77;LZ77Huffman;Pattern_V1",
         "IsChainedCompressionSupported=true",
+        "CompressedFileShare=Compressed",
     ],
     "dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"],
 }

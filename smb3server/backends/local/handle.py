@@ -15,6 +15,7 @@ from smb3server.backends import names
 from smb3server.backends.base import (
     FILE_MODE_BITS,
     FOLDER_MODE_BITS,
+    DataVersion,
     Described,
     FileInfo,
     FileKey,
@@ -171,6 +172,10 @@ class LocalHandle(Handle):
 
     # -- data
 
+    def data_version(self) -> DataVersion:
+        stat = os.fstat(self._data_descriptor())
+        return DataVersion(stat.st_ctime_ns, stat.st_size)
+
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         return file_io.read_into(self._data_descriptor(), buffers, offset)
 
@@ -267,14 +272,14 @@ class LocalHandle(Handle):
             for _ in file_io.allocate(descriptor, size):
                 pass
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
         descriptor = self._data
         if descriptor is None or not self._writable:
             return None
         if min(length, os.fstat(descriptor).st_size - offset) < release.LARGE:
             return None
         self._changing()
-        sparse = bool(self.info().attributes & attr.SPARSE)
+        sparse = deallocate or bool(self.info().attributes & attr.SPARSE)
         return self._as_user(file_io.zero_range(descriptor, offset, length, sparse))
 
     def filling(self) -> Iterator[None] | None:
@@ -287,8 +292,8 @@ class LocalHandle(Handle):
         self._changing()
         return self._as_user(file_io.fill_holes(descriptor))
 
-    def zero_range(self, offset: int, length: int) -> None:
-        sparse = bool(self.info().attributes & attr.SPARSE)
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        sparse = deallocate or bool(self.info().attributes & attr.SPARSE)
         with self._for_writing() as descriptor, self._space:
             for _ in file_io.zero_range(descriptor, offset, length, sparse):
                 pass

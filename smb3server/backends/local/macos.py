@@ -387,10 +387,10 @@ class _AfpInfoHandle(_StreamHandle):
     def allocate(self, size: int) -> None:
         self.truncate(size)
 
-    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+    def zeroing(self, offset: int, length: int, deallocate: bool = False) -> Iterator[None] | None:
         return None
 
-    def zero_range(self, offset: int, length: int) -> None:
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
         raise OSError(errno.EINVAL, "AFP_AfpInfo is written as a whole")
 
     def filling(self) -> Iterator[None] | None:

@@ -110,8 +110,8 @@ class RetainedHandle(LocalHandle):
         super().truncate(size)
         self._changed()
 
-    def zero_range(self, offset: int, length: int) -> None:
-        super().zero_range(offset, length)
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
+        super().zero_range(offset, length, deallocate)
         self._changed()
 
     def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from smb3server.backends import names
 from smb3server.backends.base import (
     Backend,
     Change,
+    DataVersion,
     DirectoryEntry,
     Disposition,
     FileInfo,
@@ -258,6 +260,7 @@ class MemoryHandle(Handle):
         if node.kind == Kind.DIRECTORY and not self.stream:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         node.last_write = node.change = now()
+        self._data.changed = time.time_ns()
         return self._data
 
     @property
@@ -279,6 +282,10 @@ class MemoryHandle(Handle):
         return self._node().info(self._data if self.stream else None)
 
     # -- data
+
+    def data_version(self) -> DataVersion:
+        self._node()
+        return DataVersion(self._data.changed, len(self._data.content))
 
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
         self._node()
@@ -330,7 +337,7 @@ class MemoryHandle(Handle):
             raise _oserror(errno.ENOSPC)
         data.reserved = -(-size // BLOCK) * BLOCK
 
-    def zero_range(self, offset: int, length: int) -> None:
+    def zero_range(self, offset: int, length: int, deallocate: bool = False) -> None:
         data = self._for_writing()
         length = min(length, len(data.content) - offset)
         if length > 0:

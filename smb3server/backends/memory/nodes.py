@@ -25,9 +25,11 @@ def now() -> int:
 class Data:
     """The content of a file or stream."""
 
-    __slots__ = ("content", "counted", "reserved")
+    __slots__ = ("changed", "content", "counted", "reserved")
 
     def __init__(self) -> None:
+        self.changed = time.time_ns()
+        """When ``content`` was changed last, in ns since 1970. Clients cannot set it."""
         self.counted = True
         """Whether ``content`` counts in ``MemoryBackend.used``: not after the last name was deleted."""
         self.content = bytearray()

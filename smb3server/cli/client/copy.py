@@ -16,6 +16,7 @@ from smb3server.cli.client.options import (
     Connection,
     Shares,
     address_of,
+    compress_option,
     connection_options,
     names_folder,
     run,
@@ -205,6 +206,7 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
                     "address": str(share.address),
                     "transport": share.transport,
                     "why_not_rdma": share.why_not_rdma,
+                    "compressed": dict(zip(("bytes", "as"), share.compressed, strict=True)),
                     "moved": {kind: {"written": w, "read": r} for kind, (w, r) in share.moved.items()},
                 }
                 for share in connected
@@ -222,11 +224,14 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
     print("; ".join(parts), file=sys.stderr)
     for share in connected:
         why = f"; no RDMA: {share.why_not_rdma}" if share.why_not_rdma else ""
-        print(shown(f"{share.address.host}: {share.transport}{why}"), file=sys.stderr)
+        before, after = share.compressed
+        packed = f"; {size_text(before)} travelled as {size_text(after)}" if before else ""
+        print(shown(f"{share.address.host}: {share.transport}{packed}{why}"), file=sys.stderr)
 
 
 @click.command("get")
 @connection_options
+@compress_option
 @_recursive
 @_continue
 @_update
@@ -259,6 +264,7 @@ def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **o
 
 @click.command("put")
 @connection_options
+@compress_option
 @_recursive
 @_continue
 @_update
@@ -287,6 +293,7 @@ def put(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upd
 
 @click.command("cp")
 @connection_options
+@compress_option
 @_recursive
 @_continue
 @_update
@@ -309,6 +316,7 @@ def cp(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upda
 
 @click.command("sync")
 @connection_options
+@compress_option
 @click.option("--delete", is_flag=True, help="Remove what the source does not have.")
 @click.option("--checksum", is_flag=True, help="Compare the content of files of one size, and not their times.")
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smb3server.cli.client.options import Shares, connection_options, run, shown, size_text, take
+from smb3server.cli.client.options import Shares, compress_option, connection_options, run, shown, size_text, take
 
 if TYPE_CHECKING:
     from smb3server.client.entries import Entry
@@ -214,6 +214,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
 
 @click.command("cat")
 @connection_options
+@compress_option
 @click.argument("address", nargs=-1, required=True, metavar=_URL)
 def cat(address: tuple[str, ...], **options: Any) -> int:
     """Write files to stdout.

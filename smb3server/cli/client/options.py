@@ -118,6 +118,12 @@ def connection_options(function: _Decorated) -> _Decorated:
     return function
 
 
+compress_option = click.option(
+    "--compress", is_flag=True, help="Have data compressed on the way where that pays: text over slow links."
+)
+"""For commands that move the data of files."""
+
+
 def take(options: dict[str, Any]) -> Connection:
     """Return the options of ``connection_options`` out of those of a command."""
     from smb3server.client.options import ConnectKeywords
@@ -178,7 +184,7 @@ class Shares:
 
         file, given = self.connection.password_file, self.connection.given.copy()
         given["password"] = read_password(file) if file is not None else address.password
-        given["ask"] = _ask if sys.stdin.isatty() else None
+        given["ask"] = ask if sys.stdin.isatty() else None
         if self._several:
             given["password_variable"] = None
         return given
@@ -219,7 +225,8 @@ class Shares:
             await share.close()
 
 
-def _ask(question: str) -> str:
+def ask(question: str) -> str:
+    """Return what the user of the terminal answers, which is not shown."""
     import getpass
 
     return getpass.getpass(question)

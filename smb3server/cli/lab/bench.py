@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
+
+if TYPE_CHECKING:
+    from smb3server.client.address import Address
+    from smb3server.client.credentials import Login
 
 
 def _list_cases(context: click.Context, option: click.Parameter, given: bool) -> None:
@@ -16,6 +21,23 @@ def _list_cases(context: click.Context, option: click.Parameter, given: bool) ->
 
         print("\n".join(ALL))
         context.exit()
+
+
+def _login(text: str, password_file: Path | None) -> tuple[Address, Login]:
+    """Return the server to measure, and who logs on. Raises ``CommandError``."""
+    from smb3server.cli.client.options import address_of, ask
+    from smb3server.client import credentials
+    from smb3server.client.options import ConnectOptions
+    from smb3server.config.error import ConfigError
+    from smb3server.config.sources.passwords import read_password
+
+    address = address_of(text)
+    try:
+        given = read_password(password_file) if password_file is not None else None
+        options = ConnectOptions(password=given, ask=ask if sys.stdin.isatty() else None)
+        return address, credentials.find(address, options)
+    except (credentials.CredentialsError, ConfigError) as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
 
 
 @click.command()
@@ -38,6 +60,17 @@ def _list_cases(context: click.Context, option: click.Parameter, given: bool) ->
     "--fabrics",
     metavar="NAMES",
     help="Our server alone, over TCP and over these: iwarp,roce. Data is clear, signed and encrypted.",
+)
+@click.option(
+    "--against",
+    metavar="smb://USER@HOST/SHARE",
+    help="Measure this server instead, over TCP, in a folder that is removed afterwards.",
+)
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --against: its first line is the password; mode 600.",
 )
 @click.option("--python", default=sys.executable, metavar="PATH", help="Interpreter that runs our server.")
 @click.option("--pin", is_flag=True, help="Clients and servers on one processor core.")
@@ -71,6 +104,8 @@ def command(
     crowds: bool,
     no_samba: bool,
     fabrics: str | None,
+    against: str | None,
+    password_file: Path | None,
     python: str,
     pin: bool,
     size: int,
@@ -84,12 +119,17 @@ def command(
     round. The result is medians with their spread. A verdict is given only if the rounds agree, and none if other
     programs kept the machine busy.
 
+    With --against, a server that runs already is measured, whatever it is: rates and times of answers, not its
+    processor time. The password is that of `smb3server client`: --password-file, SMB3SERVER_PASSWORD,
+    ~/.config/smb3server/credentials, or the terminal. On a share with a recycle folder use a folder without it.
+
     \b
     Examples:
       smb3server bench --no-samba
       smb3server bench --list
       smb3server bench --cases 'echo q1' --cases 'create + close'
       smb3server bench --fabrics iwarp,roce --json
+      smb3server bench --against smb://alice@nas/data --rounds 1
 
     Exit status: 0 measured, 2 something is missing or failed, or wrong usage.
     """
@@ -106,6 +146,10 @@ def command(
     for name in cases:
         if name not in ALL:
             raise click.BadParameter(f"no case {name!r}: --list lists them", param_hint="--cases")
+    if against and (chosen or pin):
+        raise click.UsageError("--against measures one server over TCP: leave out --fabrics and --pin")
+    if password_file and not against:
+        raise click.UsageError("--password-file goes with --against")
     if not cases:
         cases = tuple(CROWDS if crowds else FABRIC_CASES if chosen else CASES)
     options = Options(
@@ -120,6 +164,7 @@ def command(
         folder,
         as_json,
         markdown,
+        _login(against, password_file) if against else None,
     )
     try:
         return bench(options)

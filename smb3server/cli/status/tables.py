@@ -287,7 +287,23 @@ def _channels(report: Report) -> list[Table]:
             str(entry.retransmissions),
             str(entry.errors),
         )
-    return [table]
+    return [table, *_compression(report)]
+
+
+def _compression(report: Report) -> list[Table]:
+    """Return what compression gives, if some client has asked for it."""
+    names = ("algorithm", "received", "took", "sent", "took", "saved")
+    columns = [Column(name, right=name != "algorithm") for name in names]
+    table = Table("Compression", (Column("#", right=True, fixed=True), *columns))
+    for entry in report.channels:
+        packed = entry.compression
+        if not packed:
+            continue
+        counts = (packed.received, packed.received_compressed, packed.sent, packed.sent_compressed)
+        saved = counts[0] - counts[1] + counts[2] - counts[3]
+        used = [name for name in (packed.algorithm, "patterns" if packed.patterns else "") if name]
+        table.add(str(entry.channel), ", ".join(used) or "none", *map(amount, counts), amount(saved))
+    return [table] if table.rows else []
 
 
 def _sizes(report: Report) -> Table:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 from smb3server.client.protocol import negotiation
@@ -22,9 +23,12 @@ from smb3server.client.protocol.messages import (
     ServerError,
 )
 from smb3server.client.protocol.silence import Silence
+from smb3server.compression.benefit import Counts
+from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, Packed, largest_plain
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.crypto.envelope import EnvelopeError, is_from_server, seal, sign_request, unseal
+from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, COMPRESSION_TRANSFORM
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.oplock_break import parse_notification
@@ -66,6 +70,9 @@ class Requests:
         self.exposed = ExposedPool(transport.rdma) if transport.rdma is not None else None
         """Buffers for READ and WRITE by RDMA; None if the transport has no RDMA."""
         self.payloads = Payloads()
+        self.compressed = Counts()
+        self._expanding = 0
+        """Messages that worker threads decompress."""
         # Invariant: holds every request without a final response, by MessageId.
         self._calls: dict[int, Call] = {}
         self._next_message_id = 0
@@ -171,6 +178,7 @@ class Requests:
         accept: Sequence[int] = (NtStatus.SUCCESS,),
         sign: bool = False,
         flags: int = 0,
+        packed: Packed | None = None,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Reply:
         """Send one request and wait for its final response.
@@ -180,7 +188,15 @@ class Requests:
         ``start``. If the wait is cancelled, SMB2 CANCEL is sent.
         """
         started = await self.start(
-            command, body, session, tree_id, payload=payload, sign=sign, flags=flags, on_encoded=on_encoded
+            command,
+            body,
+            session,
+            tree_id,
+            payload=payload,
+            sign=sign,
+            flags=flags,
+            packed=packed,
+            on_encoded=on_encoded,
         )
         try:
             reply = await started.future
@@ -216,14 +232,17 @@ class Requests:
         payload: int = 0,
         sign: bool = False,
         flags: int = 0,
+        packed: Packed | None = None,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Call:
         """Send one request as soon as there are enough credits, and return it without waiting for the response.
 
-        ``flags`` are added to those of the header (REPLAY_OPERATION). Raises before anything is queued: ``TypeError``
-        for a body that is not bytes, ``ValueError`` for a payload that costs more than ``credits_wanted`` credits or a
-        message that is too long for the server, ``ProtocolError`` if the server does not grant the credits that the
-        payload needs, or if the session is to be signed or encrypted and has no key. [MS-SMB2 3.2.4.1.1, 3.2.4.1.8]
+        ``flags`` are added to those of the header (REPLAY_OPERATION). ``packed`` is the last segment of the body
+        compressed: it is sent in its place, and the signature is that of the whole message. Raises before anything is
+        queued: ``TypeError`` for a body that is not bytes, ``ValueError`` for a payload that costs more than
+        ``credits_wanted`` credits or a message that is too long for the server, ``ProtocolError`` if the server does
+        not grant the credits that the payload needs, or if the session is to be signed or encrypted and has no key.
+        [MS-SMB2 3.2.4.1.1, 3.2.4.1.8]
         """
         for segment in body:
             view = memoryview(segment)
@@ -240,7 +259,7 @@ class Requests:
         signed = session is not None and not encrypt and (session.sign or (sign and session.signer is not None))
         started = self._enter(command, charge, session, tree_id, signed, encrypt, flags)
         try:
-            self._transmit(started.header, body, session, signed, encrypt, on_encoded)
+            self._transmit(started.header, body, session, signed, encrypt, on_encoded, packed)
         except BaseException:
             # Nothing was queued and no other task ran in between, so the MessageIds can be used again.
             del self._calls[started.header.message_id]
@@ -359,6 +378,7 @@ class Requests:
         signed: bool,
         encrypt: bool,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+        packed: Packed | None = None,
     ) -> None:
         segments: list[Buffer] = [HEADER.pack_fields(*header), *body]
         if session is not None and signed:
@@ -369,10 +389,12 @@ class Requests:
             segments = [message]
         if on_encoded is not None:
             on_encoded(segments)
-        if encrypt:
-            self._send(segments, session, encrypt)
-        else:
-            self.transport.send(segments)
+        if packed is not None:
+            lead = [memoryview(segments[0])[: -packed.original]] if signed else segments[:-1]
+            segments = packed.message(lead)
+        self._send(segments, session, encrypt)
+        if packed is not None:
+            self.compressed.sends(packed.original, packed.size)
 
     def _send(self, segments: Sequence[Buffer], session: Protection | None, encrypt: bool) -> None:
         """Send a message of one or more requests, which are signed already."""
@@ -422,6 +444,9 @@ class Requests:
             except EnvelopeError as error:
                 raise ProtocolError(str(error), "MS-SMB2 3.2.5.1.1.1") from error
             sealed_by = session.session_id
+        if view[:4] == COMPRESSION_PROTOCOL_ID:
+            self._expand(inbound, view, sealed_by)
+            return
         if len(view) < HEADER_SIZE:
             raise DecodeError("shorter than a header")
         header = HEADER.make(HEADER.fields_from(view))
@@ -432,6 +457,49 @@ class Requests:
             inbound.release()
         else:
             self._take_one(Reply(header, view, inbound, sealed_by))
+
+    def _expand(self, inbound: InboundMessage, view: memoryview, sealed_by: int) -> None:
+        """Decompress a message, on a worker thread if that takes long. What arrives behind it may overtake it.
+        [MS-SMB2 3.2.5.1.1.2]
+        """
+        agreed, sizes = self.negotiated.compression, self.negotiated
+        if agreed is None:
+            raise ProtocolError("compressed message, and compression was not negotiated", "MS-SMB2 3.2.5.1.1")
+        largest = largest_plain((sizes.max_read_size, sizes.max_write_size, sizes.max_transact_size))
+        limit = min(largest, self.transport.max_message_size)
+        declared = COMPRESSION_TRANSFORM.fields_from(view)[1] if len(view) >= COMPRESSION_TRANSFORM.size else 0
+        if not ON_THREAD_FROM <= declared <= limit:
+            try:
+                plain = agreed.unpack(view, limit)
+            except CompressionError as error:
+                raise ProtocolError(str(error), "MS-SMB2 3.2.5.1.1.2") from error
+            self._take_expanded(plain, len(view), sealed_by)
+            inbound.release()
+            return
+        if self._expanding >= len(self._calls):
+            # Each takes memory, and each answers a request.
+            raise ProtocolError("more compressed responses than requests", "MS-SMB2 3.2.5.1.2")
+        self._expanding += 1
+        future = self._loop.run_in_executor(None, agreed.unpack, view, limit)
+        future.add_done_callback(partial(self._was_expanded, inbound, len(view), sealed_by))
+
+    def _was_expanded(
+        self, inbound: InboundMessage, size: int, sealed_by: int, future: asyncio.Future[memoryview]
+    ) -> None:
+        """Continue with a message that a worker thread has decompressed."""
+        self._expanding -= 1
+        inbound.release()
+        if self.closed is not None:
+            future.exception()
+            return
+        try:
+            self._take_expanded(future.result(), size, sealed_by)
+        except (CompressionError, ProtocolError, StatusError) as error:
+            self.transport.abort(str(error))
+
+    def _take_expanded(self, plain: memoryview, size: int, sealed_by: int) -> None:
+        self.compressed.receives(len(plain), size)
+        self._take_chain(HEADER.make(HEADER.fields_from(plain)), plain, sealed_by)
 
     def _take_chain(self, header: Header, view: memoryview, sealed_by: int) -> None:
         while step := header.next_command:

@@ -7,7 +7,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from smb3server.compression import codecs
+from smb3server.compression.transform import Agreement
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.wire.compression import CHAINED, COMPRESSION_CAPABILITIES, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.negotiate import (
     ACCEPT_TRANSPORT_LEVEL_SECURITY,
@@ -26,6 +29,18 @@ from smbdirect.errors import DecodeError, ProtocolError
 
 DIALECTS = tuple(int(dialect) for dialect in Dialect if dialect != Dialect.WILDCARD)
 """All dialects that the client speaks."""
+COMPRESSION = tuple(
+    algorithm
+    for algorithm in (
+        CompressionAlgorithm.LZ4,
+        CompressionAlgorithm.LZ77,
+        CompressionAlgorithm.LZ77_HUFFMAN,
+        CompressionAlgorithm.LZNT1,
+        CompressionAlgorithm.PATTERN_V1,
+    )
+    if algorithm in codecs.QUICK
+)
+"""What a client offers that wants messages compressed: the quickest algorithm first."""
 _SHA_512 = 1
 _CONTEXT = struct.Struct("<HHI")
 _ONCE = frozenset(ContextType) - {ContextType.NETNAME}
@@ -43,6 +58,10 @@ class Offer:
         SigningAlgorithm.HMAC_SHA256,
     )
     rdma_transforms: tuple[int, ...] = (RdmaTransformId.ENCRYPTION, RdmaTransformId.SIGNING)
+    compression: tuple[int, ...] = ()
+    """Empty: no message is compressed. Servers compress the data of READs that ask for it."""
+    chained: bool = True
+    """Whether compressed messages may be chains: patterns need that."""
     require_signing: bool = False
     transport_security: bool = False
     """Whether QUIC alone may encrypt the messages. [MS-SMB2 3.2.4.2.2.2]"""
@@ -70,6 +89,8 @@ class Negotiated:
     signing_algorithm: int = SigningAlgorithm.HMAC_SHA256
     rdma_transforms: frozenset[int] = frozenset()
     """How data that moves by RDMA may be protected on this connection."""
+    compression: Agreement | None = None
+    """How messages may be compressed. None: not at all. (Connection.CompressionIds, SupportsChainedCompression.)"""
     token: bytes = b""
     """The server's SPNEGO hint."""
 
@@ -108,6 +129,8 @@ def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
         contexts.append((ContextType.ENCRYPTION, _numbers(offer.ciphers)))
     if offer.signing_algorithms:
         contexts.append((ContextType.SIGNING, _numbers(offer.signing_algorithms)))
+    if offer.compression:
+        contexts.append((ContextType.COMPRESSION, pack_compression(offer.compression, offer.chained)))
     if offer.rdma_transforms:
         contexts.append((ContextType.RDMA_TRANSFORM, pack_capabilities(offer.rdma_transforms)))
     if offer.transport_security:
@@ -155,6 +178,8 @@ def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotia
             result.signing_algorithm = _chosen(data, offer.signing_algorithms)
         elif kind == ContextType.RDMA_TRANSFORM:
             result.rdma_transforms = _transforms(data, offer.rdma_transforms)
+        elif kind == ContextType.COMPRESSION:
+            result.compression = _compression(data, offer)
     return result
 
 
@@ -177,6 +202,19 @@ def _transforms(data: memoryview, offered: Sequence[int]) -> frozenset[int]:
     if not values or len(values) > len(offered) or not set(values) <= set(offered):
         raise ProtocolError(f"server chose RDMA transforms {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
     return frozenset(values)
+
+
+def _compression(data: memoryview, offer: Offer) -> Agreement | None:
+    """Return how messages may be compressed. NONE alone says that nothing of what was offered is there. [MS-SMB2
+    3.2.5.2]
+    """
+    values, offered = numbers_of(data, COMPRESSION_CAPABILITIES.size), offer.compression
+    _, _, flags = COMPRESSION_CAPABILITIES.fields_from(data)
+    if values == (CompressionAlgorithm.NONE,) and offered:
+        return None
+    if not values or len(set(values)) < len(values) or not set(values) <= set(offered):
+        raise ProtocolError(f"server chose compression {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
+    return Agreement(values, chained=offer.chained and bool(flags & CHAINED))
 
 
 def _contexts(message: memoryview, offset: int, count: int) -> list[tuple[int, memoryview]]:

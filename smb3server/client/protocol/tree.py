@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +14,8 @@ from smb3server.client.protocol.exposed import LARGEST, ExposedBuffer, ExposedPo
 from smb3server.client.protocol.messages import CREDIT_SIZE, Call, Part, Protection, Reply, ServerError, Way
 from smb3server.client.protocol.payloads import Choice, choose, expose, reveal, transform_of_response
 from smb3server.client.protocol.steps import FileId, Step
+from smb3server.compression.benefit import Benefit
+from smb3server.compression.transform import COMPRESSED_FROM, ON_THREAD_FROM, Packed
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import close as close_wire
 from smb3server.wire import create as create_wire
@@ -77,6 +79,8 @@ class RemoteFile:
     file_id: tuple[int, int]
     response: CreateResponse
     contexts: list[RawContext]
+    benefit: Benefit = field(default_factory=Benefit)
+    """Whether compressing what is written pays."""
 
     @property
     def size(self) -> int:
@@ -167,10 +171,11 @@ class Tree:
         payload: int = 0,
         accept: Sequence[int] = _SUCCESS,
         flags: int = 0,
+        packed: Packed | None = None,
     ) -> R:
         """Send a command, and return what ``parse`` makes of its response, which it has to copy."""
         reply = await self.client.call(
-            command, body, self.session, self.tree_id, payload=payload, accept=accept, flags=flags
+            command, body, self.session, self.tree_id, payload=payload, accept=accept, flags=flags, packed=packed
         )
         try:
             return parse(reply.message)
@@ -427,8 +432,10 @@ class Tree:
         return bytes(found)
 
     async def _read_inline(self, file: RemoteFile, offset: int, length: int) -> bytes:
+        compressed = length >= COMPRESSED_FROM and self.client.negotiated.compression is not None
         record = io_wire.ReadRequest(
             padding=io_wire.READ_DATA_OFFSET,
+            flags=int(io_wire.ReadFlags.REQUEST_COMPRESSED) if compressed else 0,
             length=length,
             offset=offset,
             persistent=file.file_id[0],
@@ -556,7 +563,18 @@ class Tree:
             volatile=file.file_id[1],
         )
         body = [io_wire.WRITE_REQUEST.pack(record), data if len(data) else b"\0"]
-        return await self._written(body, len(data))
+        return await self._written(body, len(data), await self._packed(file, data))
+
+    async def _packed(self, file: RemoteFile, data: Buffer) -> Packed | None:
+        """Compress data, on a worker thread if that takes long. None: it is sent as it is, as compression was not
+        agreed upon, or does not pay. [MS-SMB2 3.1.4.4]
+        """
+        agreed, length = self.client.negotiated.compression, len(data)
+        if agreed is None or length < COMPRESSED_FROM or self.is_pipe or not file.benefit.tries(length):
+            return None
+        packed = agreed.pack(data) if length < ON_THREAD_FROM else await asyncio.to_thread(agreed.pack, data)
+        file.benefit.judge(packed is not None, length)
+        return packed
 
     async def write_from(
         self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
@@ -590,8 +608,9 @@ class Tree:
         )
         return await self._written([io_wire.WRITE_REQUEST.pack(record), described], length)
 
-    async def _written(self, body: Sequence[Buffer], length: int) -> int:
-        return (await self._ask(Command.WRITE, body, io_wire.parse_write_response, length)).byte_count
+    async def _written(self, body: Sequence[Buffer], length: int, packed: Packed | None = None) -> int:
+        response = await self._ask(Command.WRITE, body, io_wire.parse_write_response, length, packed=packed)
+        return response.byte_count
 
     # Directories
 

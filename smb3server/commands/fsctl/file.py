@@ -96,18 +96,25 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     end = min(beyond, handle.info().end_of_file)
     if offset >= end:
         return b""
-    file.data_changes(opened.caching)
+    return zero(control, opened, offset, end - offset)
+
+
+def zero(control: Control, opened: Open, offset: int, length: int, output: bytes = b"") -> Response | Pending:
+    """Set a range that is not beyond the end of file to zero, after all checks, and answer with ``output``."""
+    if opened.file is not None:
+        opened.file.data_changes(opened.caching)
     write_times.changing(opened)
-    steps = handle.zeroing(offset, end - offset)
+    handle = handle_of(opened)
+
+    def zeroed() -> Response:
+        report_write(opened)
+        return control.respond(output)
+
+    steps = handle.zeroing(offset, length)
     if steps is not None:
-        return run_steps(control.request, opened, steps, lambda: _zeroed(control, opened))
-    handle.zero_range(offset, end - offset)
-    return after_flush(control.request, opened, _zeroed(control, opened))
-
-
-def _zeroed(control: Control, opened: Open) -> Response:
-    report_write(opened)
-    return control.respond()
+        return run_steps(control.request, opened, steps, zeroed)
+    handle.zero_range(offset, length)
+    return after_flush(control.request, opened, zeroed())
 
 
 @fsctl(Fsctl.QUERY_ALLOCATED_RANGES)
@@ -181,10 +188,11 @@ class _RangeSearch:
 
 @fsctl(Fsctl.FILE_LEVEL_TRIM)
 def file_level_trim(control: Control) -> bytes | Pending:
-    """Trim ranges: free the whole blocks in them, as trimmed data is undefined. [MS-FSA 2.1.5.10.5]"""
+    """Trim ranges: free the whole blocks in them, of any file, as trimmed data is undefined. [MS-FSA 2.1.5.10.6]"""
     opened, handle, data = _file_of(control)
     header = wire.TRIM_HEADER.unpack(data)
-    if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:
+    compressed = handle.info().attributes & attr.COMPRESSED
+    if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES or compressed or 0 < control.max_output < 4:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     size = wire.TRIM_HEADER.size
     ranges = [wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)]
@@ -207,19 +215,19 @@ def file_level_trim(control: Control) -> bytes | Pending:
         file.data_changes(opened.caching)
         write_times.changing(opened)
     output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
-    slow = [handle.zeroing(*entry) for entry in blocks] if len(blocks) <= _TRIM_AT_ONCE else [None]
+    slow = [handle.zeroing(*entry, deallocate=True) for entry in blocks] if len(blocks) <= _TRIM_AT_ONCE else [None]
     if len(blocks) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):
         return run_steps(control.request, opened, _trim(handle, blocks), lambda: control.respond(output))
     for entry in blocks:
-        handle.zero_range(*entry)
+        handle.zero_range(*entry, deallocate=True)
     return output
 
 
 def _trim(handle: Handle, ranges: list[tuple[int, int]]) -> Steps:
     for entry in ranges:
-        steps = handle.zeroing(*entry)
+        steps = handle.zeroing(*entry, deallocate=True)
         if steps is None:
-            handle.zero_range(*entry)
+            handle.zero_range(*entry, deallocate=True)
         else:
             yield from steps
         yield

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 FILES = 2000
 """Number of files in the folder that is listed and whose files are opened."""
+PASSWORD_VARIABLE = "LABGEN_PASSWORD"
+"""Variable of the environment in which the client finds the password: other users of the machine see a command line."""
 PROTECTIONS = {
     "": (),
     "GMAC": ("-S", "gmac"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from smb3server.lab.bench.accounting import others_share, read_machine, server_seconds
-from smb3server.lab.bench.cases import CREATED, Case
+from smb3server.lab.bench.cases import CREATED, PASSWORD_VARIABLE, Case
 from smb3server.lab.bench.errors import BenchError
 from smb3server.lab.bench.figures import Sample, fairness
 
@@ -35,14 +35,17 @@ class Target(NamedTuple):
     """Its process; 0 if it has none of its own, and its processor time is not counted."""
     host: str
     port: int
-    folder: Path
-    """The folder that it shares."""
+    folder: Path | None
+    """The folder that it shares; None if that is out of reach."""
     options: tuple[str, ...] = ()
     """What the client needs to speak with it."""
     generator: tuple[str, ...] = ()
     """A command that takes labgen's options and makes the load in its place."""
     ports: Mapping[str, int] = {}
     """Its ports by the kind of transport."""
+    share: str = SHARE
+    user: str = USER
+    password: str = PASSWORD
 
 
 def build(folder: Path) -> Path:
@@ -101,8 +104,8 @@ class Client:
         )
 
     def tidy(self, target: Target) -> None:
-        """Remove the files that "create + close" left behind."""
-        for left in target.folder.glob(CREATED):
+        """Remove the files that "create + close" left behind in a folder within reach."""
+        for left in target.folder.glob(CREATED) if target.folder is not None else ():
             left.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -116,7 +119,7 @@ class Client:
     def connected(self, target: Target, options: Sequence[str]) -> Iterator[Running]:
         """Start a client and yield it once all its connections are there; it ends with the ``with`` block."""
         command = [*self._prefix, *(target.generator or (str(self._program),)), *target.options]
-        command += ["-h", target.host, "-p", str(target.port), "-s", SHARE, "-u", USER, "-w", PASSWORD]
+        command += ["-h", target.host, "-p", str(target.port), "-s", target.share, "-u", target.user]
         command += ["-z", str(self._megabytes), *options]
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             process = subprocess.Popen(
@@ -126,6 +129,7 @@ class Client:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
+                env=os.environ | {PASSWORD_VARIABLE: target.password},
             )
             watchdog = threading.Timer(self.seconds + _GRACE, process.kill)
             # A signal may end the run while the thread starts: it must not keep the interpreter from ending.

@@ -13,6 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from smb3server.lab.bench import interpreter, machine, page
 from smb3server.lab.bench.cases import ALL, Case
@@ -20,6 +21,10 @@ from smb3server.lab.bench.client import Client, Target, build
 from smb3server.lab.bench.errors import interruptible
 from smb3server.lab.bench.figures import Sample
 from smb3server.lab.bench.servers import ROOT, SAMBA, ours, over_fabrics, samba, samba_version
+
+if TYPE_CHECKING:
+    from smb3server.client.address import Address
+    from smb3server.client.credentials import Login
 
 _SPARE = 64
 """Mebibytes that a run needs in addition to its large files."""
@@ -40,6 +45,8 @@ class Options:
     folder: Path
     as_json: bool
     markdown: Path | None
+    against: tuple[Address, Login] | None = None
+    """A server that runs already, and who logs on to it: it is measured instead."""
 
 
 def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -> list[page.Row]:
@@ -102,7 +109,15 @@ def bench(options: Options) -> int:
         part = page.FABRICS if options.fabrics else page.TABLE
         if options.markdown:
             page.check_page(options.markdown, part)
-        circumstances, rows = measure(options)
+        if options.against is None:
+            circumstances, rows = measure(options)
+        else:
+            from smb3server.lab.bench import foreign  # Only this needs the client library.
+
+            cases = [ALL[name] for name in options.cases]
+            circumstances, rows = foreign.measure(
+                *options.against, cases, options.rounds, options.seconds, options.size
+            )
         text = page.document(circumstances, rows)
         if options.markdown:
             page.rewrite(options.markdown, text, part)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import sys
 from collections.abc import Iterator
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -14,7 +14,8 @@ def _interrupt(number: int, _frame: object) -> None:
     """End the run and clean up its servers, addresses and folders; ignore further signals meanwhile."""
     for ignored in _ENDING:
         signal.signal(ignored, signal.SIG_IGN)
-    print("bench: interrupted", file=sys.stderr)
+    # Not print: the signal may have come within one, which takes no second writer.
+    os.write(2, b"bench: interrupted\n")
     raise SystemExit(128 + number)
 
 

@@ -27,6 +27,8 @@ class Row(NamedTuple):
     """Samba's; empty if only our server was measured."""
     fabrics: Mapping[str, list[Sample]] = {}
     """Ours over SMB Direct."""
+    foreign: bool = False
+    """Whether ``ours`` is of a server on whose processor time nothing is known."""
 
     @property
     def samples(self) -> list[Sample]:
@@ -78,6 +80,8 @@ def table(rows: list[Row]) -> str:
     """Return a table with one line per case."""
     if rows and rows[0].fabrics:
         return grid(_fabric_columns(rows))
+    if rows and rows[0].foreign:
+        return grid(_foreign_columns(rows))
     both = bool(rows and rows[0].theirs)
     columns = ["case", "unit", *(["ours", "Samba", "ratio", "verdict"] if both else ["ours"])]
     columns += ["ours, µs/op", "Samba, µs/op", "ratio", "verdict"] if both else ["ours, µs/op"]
@@ -102,6 +106,14 @@ def _fabric_columns(rows: list[Row]) -> list[list[str]]:
         rates = [_measured([sample.rate for sample in side]) for side in sides]
         costs = [_measured([sample.cost for sample in side]) for side in sides]
         lines.append([row.case.name, row.case.unit, *rates, *costs])
+    return lines
+
+
+def _foreign_columns(rows: list[Row]) -> list[list[str]]:
+    lines = [["case", "unit", "rate", "median latency, µs", "99th percentile"]]
+    for row in rows:
+        figures = zip(*((sample.rate, sample.middle, sample.late) for sample in row.ours), strict=True)
+        lines.append([row.case.name, row.case.unit, *(_measured(list(values)) for values in figures)])
     return lines
 
 

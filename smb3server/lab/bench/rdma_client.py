@@ -1,6 +1,6 @@
 """Make load over SMB Direct with this project's client, as labgen.c does over TCP: same options, same output.
 
-    python -m smb3server.lab.bench.rdma_client --fabric iwarp -h HOST -p PORT -s SHARE -u USER -w PASSWORD \\
+    python -m smb3server.lab.bench.rdma_client --fabric iwarp -h HOST -p PORT -s SHARE -u USER \\
         -t read -b 65536 -q 4 -S gmac
 
 It prints START when it is connected, begins when it reads a line, prints one line of JSON, and keeps the connection
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -31,6 +32,7 @@ from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, READ_WRITE
 from smb3server.commands import load
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.lab.bench.cases import PASSWORD_VARIABLE
 from smb3server.lab.bench.figures import percentile
 from smb3server.lab.bench.load import Case, Load, last_message_id, run
 from smb3server.process import output
@@ -143,7 +145,6 @@ def main() -> None:
     parser.add_argument("-p", dest="port", type=int, default=5445)
     parser.add_argument("-s", dest="share", default="perf")
     parser.add_argument("-u", dest="user", required=True)
-    parser.add_argument("-w", dest="password", required=True)
     parser.add_argument("-t", dest="test", choices=("read", "write", "randread"), default="read")
     parser.add_argument("-b", dest="block", type=int, default=1 << 20, help="bytes")
     parser.add_argument("-q", dest="depth", type=int, default=1)
@@ -153,7 +154,11 @@ def main() -> None:
     parser.add_argument("-R", dest="touch", action="store_true", help="copy the data read out of its buffer")
     parser.add_argument("-S", dest="signing", choices=_SIGNING, help="sign")
     parser.add_argument("-E", dest="cipher", choices=_CIPHERS, help="encrypt")
-    run(measure(parser.parse_args()))
+    options = parser.parse_args()
+    options.password = os.environ.get(PASSWORD_VARIABLE)
+    if options.password is None:
+        parser.error(f"the environment has no {PASSWORD_VARIABLE}")
+    run(measure(options))
 
 
 if __name__ == "__main__":

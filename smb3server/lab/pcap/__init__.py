@@ -10,13 +10,14 @@ Reading order:
 - fabrics: ``rdma`` (whole RDMA messages) -> ``iwarp``; ``ib_transport`` -> ``infiniband`` (CM, queue pairs, RoCE);
 - MS-SMBD: ``smbdirect``, and ``memory`` (what requests offer to RDMA); for TCP ``direct_tcp``;
 - MS-SMB2: ``smb2`` (headers) -> ``fields``, ``entries`` -> ``form`` (a message by itself) -> ``credits``, ``dialect``,
-  ``sessions``, ``given_secrets``, ``logons`` (keys), ``protection``, ``transforms``, ``effects``, ``answers`` ->
-  ``exchange`` (requests and responses) -> ``records`` (a line each);
+  ``sessions``, ``given_secrets``, ``logons`` (keys), ``protection``, ``compressed``, ``transforms``, ``effects``,
+  ``answers`` -> ``exchange`` (requests and responses) -> ``records`` (a line each);
 - all together: ``connection`` -> ``judge`` -> ``filters``, ``summary`` -> ``text_report``, ``json_report`` ->
   ``command``;
 - beside it: ``replay`` (drives this project's own codecs and state machines by a capture), ``rewrite`` (writes
   captures).
 
 The modules are written from the specifications and share no code with what they judge, but for three things: the
-algorithms of ``smb3server.crypto``, the messages of NTLM, and the chain of RDMA transforms.
+algorithms of ``smb3server.crypto`` and of ``smb3server.compression``, the messages of NTLM, and the chain of RDMA
+transforms.
 """

@@ -14,7 +14,7 @@ from smb3server.lab.pcap.packets import Address
 from smb3server.lab.pcap.rdma import Kind, RdmaMessage, Wire
 from smb3server.lab.pcap.records import CommandRecord
 from smb3server.lab.pcap.sessions import SessionTable
-from smb3server.lab.pcap.smb2 import READ, Smb2Error, Smb2Message, split
+from smb3server.lab.pcap.smb2 import READ, Smb2Error, Smb2Message, is_compressed, split
 from smb3server.lab.pcap.smbdirect import SmbDirectReader
 from smb3server.lab.pcap.tcp import Chunk, Conversation, Direction
 from smb3server.lab.pcap.verdicts import Verdicts
@@ -150,9 +150,11 @@ class Connection:
         return Counters(memory.read, memory.written, self._inline_read, self._inline_write, memory.invalidations)
 
     def smb2(self) -> list[tuple[UpperMessage, Smb2Message]]:
-        """Return every part of every message that is plain SMB2, if the settings record."""
+        """Return every part of every message that is SMB2 and not encrypted, if the settings record."""
         parts = []
         for message in self.upper:
+            if is_compressed(message.data):
+                message = message._replace(data=self.exchange.compressed.read(message.data) or b"")
             try:
                 parts += [(message, part) for part in split(message.data, message.known)]
             except Smb2Error:

@@ -11,7 +11,7 @@ from smb3server.lab.pcap.byte_stream import ByteStream
 from smb3server.lab.pcap.tcp import Chunk, Direction
 from smb3server.lab.pcap.verdicts import Verdicts
 
-_START = re.compile(rb"\x00[\x00-\xff]{3}[\xfd-\xff]SMB")
+_START = re.compile(rb"\x00[\x00-\xff]{3}[\xfc-\xff]SMB")
 
 
 class UpperMessage(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from smb3server.lab.pcap import effects, entries, rules
 from smb3server.lab.pcap.answers import Grants, judge_header
+from smb3server.lab.pcap.compressed import Compressed
 from smb3server.lab.pcap.credits import MessageWindow, Use
 from smb3server.lab.pcap.dialect import SMB_2_0_2, Negotiated
 from smb3server.lab.pcap.direct_tcp import UpperMessage
@@ -88,6 +89,7 @@ class Exchange:
         self._emit = emit
         self._logons = Logons(self.negotiated, table, secrets, verdicts)
         self._protection = Protection(self.negotiated, self._logons, verdicts)
+        self.compressed = Compressed(self.negotiated, verdicts)
         self._transforms = Transforms(self.negotiated, verdicts)
         self._window: MessageWindow | None = MessageWindow()
         """None if the capture does not show all requests and responses."""
@@ -121,9 +123,12 @@ class Exchange:
                 return
             message = message._replace(data=plain)
         if is_compressed(message.data):
-            self._verdicts.unjudged(message.number, "compressed messages are not read")
-            self.lose(message.number)
-        elif is_smb1(message.data):
+            plain = self.compressed.expand(message)
+            if plain is None:
+                self.lose(message.number)
+                return
+            message = message._replace(data=plain)
+        if is_smb1(message.data):
             self._smb1(message)
         else:
             self._plain(message, session_id)

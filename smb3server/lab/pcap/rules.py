@@ -26,6 +26,7 @@ _ALONE = frozenset(
         *("smb2.frame", "smb2.header", "smb2.next-command", "smb2.body", "smb2.buffer", "smb2.direction"),
         *("smb2.related", "smb2.credit-charge", "smb2.signature", "smb2.decryption", "smb2.transform"),
         *("smb2.value", "smb2.reserved", "smb2.negotiate-contexts"),
+        *("smb2.compression", "smb2.decompression"),
     )
 )
 """Rules that one message keeps or breaks by itself."""
@@ -172,3 +173,24 @@ ENCRYPTED = _rule(
 TRANSFORM = _rule("smb2.transform", "MS-SMB2 2.2.41, 3.3.5.2.1.1", "the transform header fits the message it protects")
 DECRYPTED = _rule("smb2.decryption", "MS-SMB2 3.1.4.3", "encrypted messages are authentic")
 NONCE = _rule("smb2.nonce", "MS-SMB2 3.1.4.3", "no nonce is used twice with a key")
+COMPRESSION = _rule(
+    "smb2.compression", "MS-SMB2 2.2.42", "headers of a compressed message and its payloads are possible and inside it"
+)
+COMPRESSION_AGREED = _rule(
+    "smb2.compression-negotiated",
+    "MS-SMB2 3.1.4.4, 3.2.5.1.1.2, 3.3.5.2.1.2",
+    "messages are compressed by what was negotiated",
+)
+COMPRESSION_SIZE = _rule(
+    "smb2.compression-size",
+    "MS-SMB2 3.1.5.3, 3.2.5.1.1.2, 3.3.5.2.1.2",
+    "a compressed message declares the size that it has, and no more than was negotiated",
+)
+DECOMPRESSION = _rule(
+    "smb2.decompression",
+    "MS-SMB2 3.2.5.1.1.2, 3.3.5.2.1.2",
+    "compressed data is well-formed, and a message with a header of SMB2",
+)
+COMPRESSION_CHOICE = _rule(
+    "smb2.compression-choice", "MS-SMB2 3.3.5.4", "the server chooses compression that the client offers, each once"
+)

@@ -231,7 +231,8 @@ function showChannels() {
       element("div", { class: "share" }, meter, element("span", {}, `${bytes(byRdma)} by RDMA, ${bytes(inline)} in messages`)),
       element("dl", {},
         ...[["To the client", rate(channel.rates.read)], ["From the client", rate(channel.rates.written)], ["Requests", `${Math.round(channel.rates.requests)}/s`],
-          ["Protection", protection], ["RDMA transforms", channel.rdma_transforms.join(", ") || "none"], ["SMB credits", channel.smb_credits],
+          ["Protection", protection], ...(channel.compression ? [["Compression", `${channel.compression.algorithm || "patterns"}: ${bytes(channel.compression.received + channel.compression.sent)} as ${bytes(channel.compression.received_compressed + channel.compression.sent_compressed)}`]] : []),
+          ["RDMA transforms", channel.rdma_transforms.join(", ") || "none"], ["SMB credits", channel.smb_credits],
           ["Retransmissions", channel.retransmissions ?? 0], ["Since", since(report.server.now - channel.since)]].map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))));
   });
   if (report.channels_total > channels.length) cards.push(element("p", { class: "empty" }, `${report.channels_total} connections; the busiest ${channels.length} are shown.`));

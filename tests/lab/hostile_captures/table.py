@@ -13,6 +13,7 @@ from tests.lab.hostile_captures.over_tcp import TcpSession
 Session = TcpSession | IwarpSession | RoceSession
 
 PLAIN, SIGNED, SEALED = "linux612-tcp-smb3server", "linux612-siw-sign-smb3server", "linux612-siw-seal-smb3server"
+COMPRESSED = "linux612-tcp-compress-smb3server"
 OVER_SIW, OVER_RXE = "linux612-siw-smb3server", "linux612-rxe-ksmbd"
 RDMA_SIGNED, RDMA_ENCRYPTED = "peer-iwarp-rdma-signed", "peer-iwarp-rdma-encrypted"
 

@@ -57,6 +57,8 @@ EXPLAINED: dict[str, str] = {
     "set disposition, extended": "a level that Samba does not know",
     "link, extended": "a level that Samba does not know",
     "trim": "a control code that Samba does not know",
+    "get a token (OFFLOAD_READ)": "a control code that Samba does not implement",
+    "write by a token (OFFLOAD_WRITE)": "a control code that Samba does not implement",
     "set a reparse point": "Samba makes none for this client",
     "set the group": "Samba takes no group that it cannot map; Windows does, and it gives nobody anything here",
 }

@@ -35,6 +35,7 @@ def test_identity_opens_nothing(tmp_path: Path) -> None:
     assert backend.opens == opens
     assert handle.info().end_of_file == 4
     assert (backend.opens, handle.key) == (opens + 1, handle.info().key)
+    handle.close()
     backend.close()
 
 

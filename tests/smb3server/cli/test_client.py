@@ -253,3 +253,19 @@ def test_interrupted_and_continued(url: str, folder: Path, tmp_path: Path, serve
     assert "from " in again.stdout
     assert (tmp_path / "big").read_bytes() == data
     assert not list(tmp_path.glob("big.*"))
+
+
+def test_compressed_on_the_way(url: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = b"".join(b"line %d of a text that shrinks\n" % number for number in range(20_000))
+    (tmp_path / "a.txt").write_bytes(text)
+    assert client("put", "--compress", "a.txt", f"{url}/", "--rdma=off") == 0
+    told = capsys.readouterr().err
+    assert "LZ4, Pattern_V1" in told and "travelled as" in told
+    assert (folder / "a.txt").read_bytes() == text
+    assert client("get", "--compress", f"{url}/a.txt", "b.txt", "--rdma=off", "--json") == 0
+    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (share,) = done["shares"]
+    assert share["compressed"]["bytes"] >= len(text) > 2 * share["compressed"]["as"]
+    assert (tmp_path / "b.txt").read_bytes() == text
+    assert client("get", f"{url}/a.txt", "c.txt", "--rdma=off") == 0
+    assert "travelled as" not in capsys.readouterr().err

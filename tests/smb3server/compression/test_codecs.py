@@ -92,6 +92,17 @@ def test_the_published_example_of_lznt1() -> None:
         assert unpack(module, LZNT1, LZNT1_EXAMPLE, len(NOTES) + 1) is None
 
 
+def test_flags_for_nothing() -> None:
+    """Behind the 32nd flag: left out, ones as [MS-XCA 2.3.4] has them, and zeros as Linux 6.12 has them."""
+    plain = bytes(range(32))
+    for rest, right in ((b"", True), (b"\xff" * 4, True), (bytes(4), True), (bytes(5), False), (bytes(3), False)):
+        for module in (codecs, PYTHON):
+            assert unpack(module, LZ77, bytes(4) + plain + rest, 32) == (plain if right else None)
+            assert unpack(module, LZ77, bytes(4) + plain + rest, 31) is None
+            # A byte follows that is not there, or is.
+            assert unpack(module, LZ77, bytes(4) + plain + rest, 33) == (plain + b"\0" if len(rest) == 5 else None)
+
+
 @pytest.mark.parametrize("algorithm", PYTHON)
 def test_what_one_compresses_the_others_decompress(algorithm: CompressionAlgorithm) -> None:
     for plain in samples():

@@ -11,6 +11,8 @@ import pytest
 
 from smb3server.compression.transform import Agreement
 from smb3server.settings.server import Settings
+from smb3server.state import ceilings
+from smb3server.state.ceilings import Usage
 from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_REQUEST, ReadRequest
@@ -169,3 +171,45 @@ def test_a_client_that_is_gone_while_a_thread_works() -> None:
         await harness.settled()
 
     played(body)
+
+
+def test_one_message_of_a_connection_and_some_of_a_user_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    most: list[int] = []
+    expand = Usage.expand
+
+    def watched(usage: Usage, size: int) -> None:
+        expand(usage, size)
+        most.append(usage.expanded)
+
+    monkeypatch.setattr(Usage, "expand", watched)
+    monkeypatch.setattr(ceilings, "MOST_EXPANDED", 5 * MIB // 2)
+
+    async def body(harness: Harness) -> None:
+        clients = [await connected_again(harness) for _ in range(4)]
+        data = data_of(MIB)
+        for client in clients:
+            file_id = await opened(client, "a")
+            for _ in range(40):
+                await client.call(Command.ECHO, ECHO, credits=32)
+            # All of them in one piece: they are there before the first is decompressed.
+            messages = [packed(client, CHAINED, Command.WRITE, write_body(file_id, data), 112) for _ in range(4)]
+            client.writer.write(b"".join(len(one).to_bytes(4, "big") + one for one in messages))
+        for client in clients:
+            for _ in range(4):
+                reply, _ = await received(client, CHAINED)
+                assert (reply.header.command, reply.status) == (Command.WRITE, 0)
+        assert MIB < max(most) <= 5 * MIB // 2
+        # The last answer is sent before its message is forgotten.
+        await client.call(Command.ECHO, ECHO)
+        assert most[-1] == 0
+
+    played(body)
+
+
+async def connected_again(harness: Harness) -> Client:
+    client = await harness.connect()
+    offered = pack_compression(CHAINED.algorithms, CHAINED.chained)
+    assert not (await client.negotiate(contexts=[*contexts_for(), context(3, offered)])).status
+    assert not (await client.session_setup()).status
+    assert not (await client.tree_connect()).status
+    return client

@@ -444,14 +444,14 @@ def test_the_ranges_of_a_file_in_many_pieces_are_looked_for_on_a_worker(
 
 
 def test_many_ranges_are_trimmed_on_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MS-FSA 2.1.5.10.5."""
+    """MS-FSA 2.1.5.10.6."""
     here = 0
     zero_range = LocalHandle.zero_range
 
-    def counted(self: LocalHandle, offset: int, length: int) -> None:
+    def counted(self: LocalHandle, offset: int, length: int, deallocate: bool = False) -> None:
         nonlocal here
         here += threading.current_thread() is threading.main_thread()
-        zero_range(self, offset, length)
+        zero_range(self, offset, length, deallocate)
 
     monkeypatch.setattr(LocalHandle, "zero_range", counted)
 

@@ -19,8 +19,10 @@ from smb3server.client.protocol.tree import READ_WRITE, RemoteFile, Tree
 from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.service.service import Service
 from smb3server.wire import fsctl as wire
+from smb3server.wire.create import CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.offload import READ_INPUT, READ_OUTPUT, WRITE_INPUT, OffloadReadInput, OffloadWriteInput
 from smb3server.wire.status import NtStatus
 from tests.lab.persistent import PersistentShare
 from tools.support import own_user
@@ -101,6 +103,13 @@ async def duplicate(tree: Tree, file: RemoteFile) -> None:
     await tree.ioctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE, wire.DUPLICATE_EXTENTS.pack(record), file)
 
 
+async def offload(tree: Tree, file: RemoteFile) -> None:
+    asked = READ_INPUT.pack(OffloadReadInput(copy_length=4096))
+    token = READ_OUTPUT.unpack(await tree.ioctl(Fsctl.OFFLOAD_READ, asked, file)).token
+    data = WRITE_INPUT.pack(OffloadWriteInput(file_offset=1 << 20, copy_length=4096, token=token))
+    await tree.ioctl(Fsctl.OFFLOAD_WRITE, data, file)
+
+
 ACTIONS = [
     pytest.param(write, id="write"),
     pytest.param(end_of_file, id="end-of-file"),
@@ -109,6 +118,7 @@ ACTIONS = [
     pytest.param(copy(1 << 20), id="copy-chunk"),
     pytest.param(copy(2 << 20), id="copy-chunk-in-steps"),
     pytest.param(duplicate, id="duplicate-extents"),
+    pytest.param(offload, id="offload-write"),
 ]
 
 
@@ -178,5 +188,20 @@ def test_other_handles_do_not_wait(tmp_path: Path, disk: Disk, action: Action) -
         disk.watching = True
         await action(tree, file)
         assert not disk.flushes
+
+    run(tmp_path, body, persistent=False)
+
+
+@pytest.mark.parametrize("action", ACTIONS[1:])
+def test_write_through_handles_wait(tmp_path: Path, disk: Disk, action: Action) -> None:
+    """FILE_WRITE_THROUGH. WRITE has tests of its own. [MS-FSA 2.1.5.10.39]"""
+
+    async def body(tree: Tree, file: RemoteFile) -> None:
+        await tree.close(file)
+        through = await tree.create("f", READ_WRITE, options=int(CreateOptions.WRITE_THROUGH))
+        disk.watching = True
+        disk.go_on.set()
+        await action(tree, through)
+        assert disk.flushes
 
     run(tmp_path, body, persistent=False)

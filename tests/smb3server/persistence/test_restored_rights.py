@@ -98,7 +98,11 @@ def run(tmp_path: Path, body: Callable[[Setup], Awaitable[None]]) -> None:
             path.chmod(path.stat().st_mode | 0o055)
 
     async def main() -> None:
-        await body(Setup(folder))
+        setup = Setup(folder)
+        try:
+            await body(setup)
+        finally:
+            setup.share.backend.close()
 
     asyncio.run(main())
 

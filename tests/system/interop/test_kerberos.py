@@ -160,6 +160,26 @@ def test_impacket(served: Served, kdc: Kdc, dialect: int) -> None:
     connection.close()
 
 
+def test_a_computer_account(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Hyper-V host comes as HOST$@REALM, with the keys of its computer account. Here they are in a keytab."""
+    computer = f"HV1$@{REALM}"
+    kdc.administer(f"addprinc -randkey {computer}")
+    kdc.administer(f"ktadd -k {tmp_path}/computer.keytab {computer}")
+    monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "computer.cache"))
+    subprocess.run(["kinit", "-k", "-t", tmp_path / "computer.keytab", computer], check=True, timeout=30)
+    subprocess.run(["kvno", f"cifs/{HOST}@{REALM}"], check=True, timeout=30, stdout=subprocess.DEVNULL)
+    server = start(kdc, tmp_path, "--user", "HV1$:of NTLM")
+    try:
+        connection = SMBConnection(HOST, "127.0.0.1", sess_port=server.port)
+        connection.kerberosLogin("HV1$", "", REALM, useCache=True)
+        connection.putFile("share", "disk.vhdx", io.BytesIO(b"a disk").read)
+        connection.close()
+        assert (server.share / "disk.vhdx").read_bytes() == b"a disk"
+        assert "HV1$" in (tmp_path / "log").read_text()
+    finally:
+        assert stop(server) == 0
+
+
 def smbprotocol(served: Served, dialect: int, encrypt: bool, **options: Any) -> None:
     connection = Connection(uuid.uuid4(), "127.0.0.1", served.port, require_signing=True)
     connection.connect(dialect, **options)
