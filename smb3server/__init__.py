@@ -9,9 +9,9 @@ Reading order:
   ``auth`` (who a client is), ``net`` (transports and addresses), ``admin`` (the admin socket), ``settings`` (what can
   be set);
 - the server: ``dfs`` (namespaces), ``files`` (what all opens of a file share), ``virtual_disks`` (shared virtual
-  disks), ``qos`` (flows and their limits), ``state`` (connections, sessions,
-  opens), ``dispatch`` (one message in, one reply out), ``rpc`` (named pipes), ``commands`` (one section of MS-SMB2
-  3.3.5 a module), ``server`` (accepts connections);
+  disks), ``qos`` (flows and their limits), ``state`` (connections, sessions, opens), ``dispatch`` (one message in, one
+  reply out), ``rpc`` (named pipes), ``domain`` (users of a domain), ``commands`` (one section of MS-SMB2 3.3.5 a
+  module), ``server`` (accepts connections);
 - around it: ``persistence`` (what outlives the process), ``status`` (what administrators see), ``observing`` (metrics,
   traces), ``discovery`` (being found), ``web`` (the web page), ``cluster`` (several nodes);
 - the client: ``client`` (shares as folders), ``remote`` (its former name);

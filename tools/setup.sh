@@ -125,9 +125,9 @@ case ${1:-} in
       .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
     fi
     # Their wheels are built here, against the headers above.
-    if [ -x .venv/bin/python ] && command -v krb5-config >/dev/null && ! .venv/bin/python -c 'import gssapi, krb5' 2>/dev/null; then
+    if [ -x .venv/bin/python ] && command -v krb5-config >/dev/null && ! .venv/bin/python -c 'import gssapi, krb5, dns.resolver' 2>/dev/null; then
       echo "setup: building Kerberos for Python"
-      .venv/bin/python -m pip install -q --disable-pip-version-check -e ".[kerberos]" ||
+      .venv/bin/python -m pip install -q --disable-pip-version-check -e ".[kerberos,domain]" ||
         echo "setup: no Kerberos for Python: its tests are skipped" >&2
     fi ;;
   kernel-lab)
@@ -150,7 +150,7 @@ case ${1:-} in
     debootstrap --variant=minbase sid "$root.new" http://deb.debian.org/debian
     printf '#!/bin/sh\nexit 101\n' > "$root.new/usr/sbin/policy-rc.d"
     chmod 755 "$root.new/usr/sbin/policy-rc.d"
-    chroot "$root.new" apt-get install -q -y --no-install-recommends samba samba-testsuite smbclient samba-vfs-modules </dev/null
+    chroot "$root.new" apt-get install -q -y --no-install-recommends samba samba-ad-dc samba-ad-provision samba-testsuite smbclient samba-vfs-modules </dev/null
     chroot "$root.new" apt-get clean
     rm -rf "$root"
     mv "$root.new" "$root"

@@ -12,7 +12,7 @@ from smb3server.access.caller import Caller
 from smb3server.access.descriptor import Ace, AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
 from smb3server.access.masks import map_generic
 from smb3server.access.posix import Members, gid_of, group_sid, to_mode, to_posix_acl, uid_of, user_sid
-from smb3server.backends.base import Kind, User
+from smb3server.backends.base import Kind
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -117,9 +117,9 @@ def _specific_ace(ace: Ace) -> Ace:
 
 
 class HostUsers(Protocol):
-    """Maps SIDs of accounts to users of the host."""
+    """Maps SIDs of accounts to users and groups of the host."""
 
-    def host_users(self, sid: Sid) -> Sequence[User]: ...
+    def on_host(self, sid: Sid) -> Sequence[Sid]: ...
 
 
 def set_security(
@@ -214,11 +214,12 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
 
 def _host_members(accounts: HostUsers) -> Members:
     """Return a function from the SID of an account that has a user of the host to S-1-22-1-uid: the kernel knows only
-    those. A group is its present members that have such users. Each SID is looked up once."""
+    those. A group is its group of the host, or its present members that have such users. Each SID is looked up
+    once."""
 
     @functools.cache
     def members(sid: Sid) -> Sequence[Sid]:
-        return [user_sid(user.uid) for user in accounts.host_users(sid)] or [sid]
+        return list(accounts.on_host(sid)) or [sid]
 
     return members
 

@@ -50,9 +50,11 @@ def _token(
     anonymous: bool,
     groups: frozenset[Sid],
     privileges: int,
+    primary: Sid | None,
 ) -> Token:
-    # Several accounts may share one user of the host: only the account's SID distinguishes them.
-    user = account if acting.shared else user_sid(acting.uid)
+    # Several accounts may share one user of the host: only the account's SID distinguishes them. Those of a domain are
+    # known by their SID on other machines as well.
+    user = account if acting.shared or primary is not None else user_sid(acting.uid)
     sids = (
         {account, EVERYONE, NETWORK}
         | groups
@@ -64,7 +66,7 @@ def _token(
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
-    return Token(user, frozenset(sids), group_sid(acting.gid), privileges)
+    return Token(user, frozenset(sids), primary or group_sid(acting.gid), privileges)
 
 
 def token_for(
@@ -77,11 +79,13 @@ def token_for(
     identities share.
 
     ``Token.user`` will own new files. It is the SID of the host's user if no other identity uses these credentials,
-    otherwise ``account`` (of an account, the guest or a Kerberos principal). ``Token.sids`` has both.
+    otherwise ``account`` (of an account, the guest or a Kerberos principal). For a user of the domain it is always
+    ``account``. ``Token.sids`` has both.
     ``privileges`` are those of the identity (``access.privileges``).
     """
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
-    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups, privileges)
+    primary = identity.member.primary_group if identity.member is not None else None
+    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups, privileges, primary)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -153,11 +157,12 @@ def new_descriptor(
     anything, the mode decides: the result is then None, or a descriptor with an owner only, if several accounts share
     the owner's user of the host. Raises ``ValueError`` if ``creator`` is malformed.
     """
+    stores_owner = user is None or token.user != user_sid(user.uid)
     if creator is None and parent is not None:
-        return _inherited(parent, directory, token, user is None or user.shared)
+        return _inherited(parent, directory, token, stores_owner)
     above = _KNOWN.find(parent).parsed if parent is not None else None
     if creator is None:
-        return _owner_alone(token.user) if user is None or user.shared else None
+        return _owner_alone(token.user) if stores_owner else None
     acting = user or User(os.geteuid(), os.getegid())
     made = create_descriptor(
         above,

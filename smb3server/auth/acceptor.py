@@ -19,9 +19,10 @@ from smb3server.auth.directory import Logons, Tickets
 from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
 from smb3server.auth.ntlm_logon import NtlmLogon
+from smb3server.auth.ntlm_messages import Home
 from smb3server.auth.pyspnego import KerberosContext, NtlmContext, TicketRefused, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
-from smb3server.auth.tickets import unknown_restriction
+from smb3server.auth.tickets import Ticket, open_ticket
 from smb3server.auth.users import LogonError
 from smb3server.process import parts
 from smb3server.wire.status import NtStatus, Reason, StatusError
@@ -86,6 +87,8 @@ class _Kerberos:
         self.kerberos = KerberosContext(service, keytab)
         self.refusal: Reason | None = None
         """Why the first ticket was refused."""
+        self.ticket: Ticket | None = None
+        """The accepted ticket. None if its encryption type is one that the server does not decrypt itself."""
         self._service = service
         self._keytab = keytab
         self._answers_refusals = answers_refusals
@@ -111,7 +114,8 @@ class _Kerberos:
             return self._refuse(error)
         # RPC's Kerberos (GSS_C_DCE_STYLE) ends with an AP-REP of the client, which has no ticket.
         if has_ticket:
-            unknown = unknown_restriction(token, self._keytab)
+            self.ticket = open_ticket(token, self._keytab)
+            unknown = self.ticket.unknown_restriction if self.ticket is not None else None
             if unknown is not None:
                 raise LogonError(f"Kerberos: authorization data of unknown type {unknown}", code="kerberos")
         return answer
@@ -149,6 +153,7 @@ class Acceptor:
         address: str = "",
         keytab: str = "",
         answers_refusals: bool = False,
+        home: Home | None = None,
     ) -> None:
         """Prepare one authentication.
 
@@ -157,11 +162,12 @@ class Acceptor:
         messages, so NTLM may do without pyspnego. ``ntlm`` accepts passwords. ``guesses`` counts failed logons from
         ``address``; None means that failures are not counted. ``keytab`` is the file with the server's keys; empty
         means the file that the environment names. ``answers_refusals``: the client gets the KRB_ERROR for the first
-        ticket that is refused, and may send another. ``refusal`` then says why.
+        ticket that is refused, and may send another. ``refusal`` then says why. ``home`` is the domain that the server
+        is a member of.
         """
         self._answers_refusals = answers_refusals
         self._refusal_taken = False
-        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
+        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses, home)
         self._logon.address = address
         self._principals = kerberos
         self._service = service
@@ -174,6 +180,8 @@ class Acceptor:
         if kerberos is not None:
             mechanisms |= {KERBEROS: self._make_kerberos, MS_KERBEROS: self._make_kerberos}
         self._exchange = Exchange(mechanisms)
+        self._last_answer: bytes | None = None
+        """The answer to the client's last token. None until the exchange is complete."""
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
         """When the credentials expire, in seconds of the monotonic clock. None means that they never expire."""
@@ -212,6 +220,10 @@ class Acceptor:
         """
         if len(token) > self._max_token:
             raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(f"token of {len(token)} bytes"))
+        if self._last_answer is not None:
+            # The exchange is over. Only the answer to who the user is was not there yet.
+            self.identity = self._proven()
+            return self._last_answer
         try:
             answer = self._exchange.step(token)
         except LogonDelayed:
@@ -229,6 +241,7 @@ class Acceptor:
             # The libraries' parsers get input of an unauthenticated peer, and may raise any exception.
             raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(repr(error))) from error
         if self._exchange.complete:
+            self._last_answer = answer
             self.identity = self._proven()
         return answer
 
@@ -247,20 +260,23 @@ class Acceptor:
     def _proven(self) -> Identity:
         """Return the identity that the chosen mechanism has established. Raises ``StatusError``."""
         if self._exchange.chosen is self._kerberos and self._kerberos is not None:
-            return self._kerberos_identity(self._kerberos.kerberos)
+            return self._kerberos_identity(self._kerberos)
         if self._logon.identity is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
         return self._logon.identity
 
-    def _kerberos_identity(self, context: KerberosContext) -> Identity:
-        """Return the identity of the ticket's client, and set when the ticket expires. Raises ``StatusError``."""
+    def _kerberos_identity(self, kerberos: _Kerberos) -> Identity:
+        """Return the identity of the ticket's client, and set when the ticket expires. Raises ``StatusError``, and
+        ``LogonDelayed``."""
         if self._principals is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
         try:
-            identity = self._principals.identity_of(context.raw.client_principal or "")
+            identity = self._principals.identity_of(kerberos.context.client_principal or "", kerberos.ticket)
+        except LogonError as error:
+            raise StatusError(error.status, reason=error.reason) from error
         except ValueError as error:
             raise StatusError(NtStatus.LOGON_FAILURE, reason=_kerberos(error)) from error
-        self.expiration_time = time.monotonic() + context.lifetime
+        self.expiration_time = time.monotonic() + kerberos.kerberos.lifetime
         return identity
 
     @property

@@ -19,7 +19,8 @@ import hashlib
 import pwd
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access.descriptor import ANONYMOUS, AUTHENTICATED_USERS, Sid
@@ -31,6 +32,7 @@ from smb3server.backends.base import User
 
 if TYPE_CHECKING:
     from smb3server.access.identity import Identity
+    from smb3server.auth.tickets import Ticket
     from smb3server.auth.users import Account, Principals, UserDatabase
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
@@ -43,7 +45,7 @@ _MAX_PRINCIPALS = 1024
 
 DOMAIN_USERS, DOMAIN_USERS_NAME = 513, "None"
 """The primary group of every account, under the name that it has on Windows outside of a domain. [MS-SAMR 3.1.1.6]"""
-_ADMINISTRATORS, _USERS, _GUESTS, _BACKUP_OPERATORS = 544, 545, 546, 551
+ADMINISTRATORS, _USERS, _GUESTS, _BACKUP_OPERATORS = 544, 545, 546, 551
 """RIDs of aliases in BUILTIN. [MS-DTYP 2.4.2.4]"""
 
 
@@ -171,13 +173,37 @@ class Accounts:
         """Maps Kerberos principals to accounts. None means that tickets are not accepted."""
         self.find = users.find
         self.prove = users.prove
+        self.judges = users.judges
         self.check_password = users.check_password
 
-    def identity_of(self, principal: str) -> Identity:
+    def identity_of(self, principal: str, ticket: Ticket | None) -> Identity:
         """Return the identity of a principal. Raises ``ValueError`` if it may not log on."""
         if self.principals is None:
             raise ValueError("this server does not use Kerberos")
         return self.principals.identity_of(principal)
+
+    def today(self, identity: Identity) -> Identity:
+        """Return the identity that a user has now. Raises ``ValueError`` if it may not log on any longer."""
+        if identity.member is not None:
+            raise ValueError("this server belongs to no domain")
+        if not identity.domain:
+            account = self.find(identity.name)
+            # A password that must be changed, or a ticket instead of a password, counts at logons only.
+            if account is None or account.refusal(by_password=False) is not None:
+                raise ValueError("there is no such user, or it may not log on")
+            return identity if account.user == identity.user else replace(identity, user=account.user)
+        found = self.identity_of(f"{identity.name}@{identity.domain}", None)
+        if found.owner != identity.owner:
+            raise ValueError("the principal has an account by now, which is another user")
+        return found
+
+    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
+        """Ask nobody: all names of this server are known."""
+
+    @property
+    def administrators(self) -> frozenset[str]:
+        """The list of the configuration's administrators."""
+        return self._lists.admins if self._lists is not None else frozenset()
 
     def administers(self, identity: Identity | None) -> bool:
         """Return whether a user is one of the configuration's administrators."""
@@ -248,6 +274,14 @@ class Accounts:
         account = self._index().by_rid.get(number)
         return [account.user] if account is not None and account.user is not None else []
 
+    def on_host(self, sid: Sid) -> list[Sid]:
+        """Return the SIDs of the host's users that an account, or the members of a group, act as."""
+        return [Sid(_UNIX, (1, user.uid)) for user in self.host_users(sid)]
+
+    def owned_by(self, principal: str) -> bool:
+        """Return whether an account names this Kerberos principal."""
+        return self._users.of_principal(principal) is not None
+
     def _index(self) -> _Index:
         version, groups, known = self._users.version, self.groups, self._indexed
         if known is None or known[0] != version or known[1] is not groups:
@@ -267,7 +301,7 @@ class Accounts:
             return frozenset()
         found = {self.group_sid(name) for name in self.groups.of(identity)}
         if self.administers(identity):
-            found.add(_builtin(_ADMINISTRATORS))
+            found.add(_builtin(ADMINISTRATORS))
         if self.privileges(identity) & Privilege.BACKUP:
             found.add(_builtin(_BACKUP_OPERATORS))
         return frozenset(found)
@@ -282,7 +316,7 @@ class Accounts:
             return [AUTHENTICATED_USERS]
         if alias == _builtin(_GUESTS):
             return [self._of_domain(_GUEST_RID)]
-        if alias == _builtin(_ADMINISTRATORS):
+        if alias == _builtin(ADMINISTRATORS):
             return [self.account_sid(account.name) for _, account in self.users() if self.administers(account.identity)]
         if alias == _builtin(_BACKUP_OPERATORS):
             accounts = (account for _, account in self.users())

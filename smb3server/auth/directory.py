@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from smb3server.access.identity import Identity
     from smb3server.access.privileges import Privilege
     from smb3server.auth.groups import Groups
+    from smb3server.auth.tickets import Ticket
     from smb3server.auth.users import Account
     from smb3server.backends.base import User
+    from smb3server.wire.status import NtStatus
 
 
 class Use(enum.IntEnum):
@@ -39,6 +41,17 @@ class Known(NamedTuple):
     """Empty for a domain."""
 
 
+class Proven(Protocol):
+    """An account whose user has proved a password."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    def refusal(self) -> NtStatus | None:
+        """Return why the user may not log on now, or None."""
+        ...
+
+
 class Logons(Protocol):
     """Who has an account, and what proves it."""
 
@@ -46,10 +59,15 @@ class Logons(Protocol):
         """Return the account of a name, if any."""
         ...
 
-    def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Account, bytes]:
+    def judges(self, name: str, domain: str) -> bool:
+        """Return whether ``prove`` knows the user, or asks somebody who does. Others may become guests."""
+        ...
+
+    def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Proven, bytes]:
         """Verify an NTLMv2 response to the server's ``challenge``, and return account and SessionBaseKey.
 
-        A name without an account takes as long. Raises ``LogonError``. [MS-NLMP 3.3.2]
+        A name without an account takes as long. Raises ``LogonError``, and ``LogonDelayed`` while somebody else is
+        being asked. [MS-NLMP 3.3.2]
         """
         ...
 
@@ -61,8 +79,12 @@ class Logons(Protocol):
 class Tickets(Protocol):
     """Who may log on with a Kerberos ticket."""
 
-    def identity_of(self, principal: str) -> Identity:
-        """Return the identity of a principal that a ticket has proved. Raises ``ValueError`` if it may not log on."""
+    def identity_of(self, principal: str, ticket: Ticket | None) -> Identity:
+        """Return the identity of a principal that ``ticket`` has proved.
+
+        Raises ``ValueError`` or ``LogonError`` if it may not log on, and ``LogonDelayed`` while somebody else is being
+        asked. ``ticket`` is None if the server could not look into it.
+        """
         ...
 
 
@@ -79,6 +101,16 @@ class Directory(Logons, Tickets, Protocol):
 
     @property
     def groups(self) -> Groups: ...
+
+    def today(self, identity: Identity) -> Identity:
+        """Return the identity that a user who has proved to be ``identity`` has now. Raises ``ValueError`` if it may
+        not log on any longer, be it with a password or with a ticket.
+        """
+        ...
+
+    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
+        """Ask somebody else about what ``by_sid`` and ``by_name`` do not know, so that they do. Blocks."""
+        ...
 
     def administers(self, identity: Identity | None) -> bool:
         """Return whether a user may change the server over the network: add shares, end sessions, set the passwords of
@@ -128,4 +160,8 @@ class Directory(Logons, Tickets, Protocol):
 
     def host_users(self, sid: Sid) -> list[User]:
         """Return the users of the host that an account, or the members of a group, act as."""
+        ...
+
+    def on_host(self, sid: Sid) -> list[Sid]:
+        """Return the SIDs of the users and groups of the host that stand for an account or a group."""
         ...

@@ -5,6 +5,7 @@ A list of users has entries of four kinds. Names are compared without case.
 - ``alice``: an account.
 - ``alice@EXAMPLE.COM``: a Kerberos principal without an account.
 - ``@staff``: all members of a group of the configuration. Groups may contain groups.
+- ``DOMAIN\\alice``, ``@DOMAIN\\staff``, ``@S-1-5-21-...``: a user and groups of the domain that the server belongs to.
 - ``@@users``: all accounts whose own user of the host is in this group of the host.
 """
 
@@ -75,6 +76,8 @@ class Groups:
         for entry in entries:
             if entry.startswith(HOST_GROUP):
                 found.add(_host_group(entry))
+            elif entry.startswith(GROUP) and of_domain(entry):
+                found.add(entry.casefold())
             elif entry.startswith(GROUP):
                 key = entry.removeprefix(GROUP).casefold()
                 if key in within:
@@ -96,6 +99,11 @@ def _host_group(entry: str) -> str:
         return f"{HOST_GROUP}{grp.getgrnam(name).gr_gid}"
     except (KeyError, ValueError):
         raise ValueError(f"this machine has no group {name}") from None
+
+
+def of_domain(entry: str) -> bool:
+    """Return whether an entry of a list names a user or a group of a domain, by its name or its SID."""
+    return "\\" in entry or entry.removeprefix(GROUP)[:4].upper() == "S-1-"
 
 
 def is_user(entry: str) -> bool:

@@ -45,6 +45,7 @@ class NtlmLogon:
         "_negotiate",
         "_not_before",
         "_server_challenge",
+        "_home",
         "_server_name",
         "_users",
         "address",
@@ -61,9 +62,11 @@ class NtlmLogon:
         allow_guest: bool,
         allow_anonymous: bool,
         guesses: Guesses | None = None,
+        home: messages.Home | None = None,
     ) -> None:
         """Prepare one logon. ``guesses`` counts failures and delays logons; None means that failures are not
-        counted."""
+        counted. ``home`` is the domain that the server is a member of."""
+        self._home = home
         self._guesses = guesses
         self._not_before: float | None = None
         """Time of ``guesses.clock`` from which the client's proof may be verified. None means that it is not known
@@ -98,7 +101,7 @@ class NtlmLogon:
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(
-            messages.challenge_flags(offered), self._server_challenge, self._server_name
+            messages.challenge_flags(offered), self._server_challenge, self._server_name, self._home
         )
         return self._challenge
 
@@ -117,13 +120,16 @@ class NtlmLogon:
         if anonymous:
             self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
             return
-        if self._allow_guest and self._users.find(given.user) is None:
+        if self._allow_guest and not self._users.judges(given.user, given.domain):
             if self._guesses is not None:
                 self._guesses.withdraw(given.user, self.address)
             self._accept_unproven(given, Identity(given.user, given.domain, guest=True), True)
             return
         try:
             self._prove(given, challenge, token)
+        except LogonDelayed:
+            self._challenge = challenge
+            raise
         except LogonError as error:
             if self._guesses is not None and error.status != NtStatus.LOGON_FAILURE:
                 self._guesses.withdraw(given.user, self.address)

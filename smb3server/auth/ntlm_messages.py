@@ -36,6 +36,7 @@ class Flags(enum.IntFlag):
     LM_KEY = 0x00000080
     NTLM = 0x00000200
     ALWAYS_SIGN = 0x00008000
+    TARGET_TYPE_DOMAIN = 0x00010000
     TARGET_TYPE_SERVER = 0x00020000
     EXTENDED_SESSION_SECURITY = 0x00080000
     TARGET_INFO = 0x00800000
@@ -75,6 +76,17 @@ _ANSWERED = int(
     | Flags.UNICODE
 )
 _ALWAYS = int(Flags.REQUEST_TARGET | Flags.NTLM | Flags.TARGET_INFO | Flags.TARGET_TYPE_SERVER)
+
+
+class Home(NamedTuple):
+    """The domain that a server is a member of."""
+
+    machine: str
+    """Name of the server's account there, without its $."""
+    workgroup: str
+    """NetBIOS name of the domain."""
+    realm: str
+    """Name of the domain in DNS."""
 
 
 class NegotiateFields(NamedTuple):
@@ -175,11 +187,17 @@ def challenge_flags(offered: int) -> int:
     return offered & _ANSWERED | _ALWAYS | characters
 
 
-def pack_challenge(flags: int, server_challenge: bytes, server_name: str) -> bytes:
-    """Return the CHALLENGE_MESSAGE of a server that is its own domain, with the current time."""
-    name, info = _target(server_name)
+def pack_challenge(flags: int, server_challenge: bytes, server_name: str, home: Home | None = None) -> bytes:
+    """Return the CHALLENGE_MESSAGE of a server, with the current time.
+
+    ``home``: None means that the server is its own domain. A controller compares the names that clients return with
+    those of the machine account that asks it. [MS-NRPC 3.5.4.5.1, MS-NLMP 3.2.5.1.1]
+    """
+    name, info = _target(server_name, home)
     if not flags & _UNICODE:
-        name = server_name.encode(_OEM, "replace")
+        name = (home.workgroup if home is not None else server_name).encode(_OEM, "replace")
+    if home is not None:
+        flags = flags & ~Flags.TARGET_TYPE_SERVER | Flags.TARGET_TYPE_DOMAIN
     clock = AV_PAIR.pack(AvPair(AvId.TIMESTAMP, 8)) + TIMESTAMP.pack(Timestamp(filetime.from_ns(time.time_ns())))
     info_length = len(info) + len(clock) + AV_PAIR.size
     start = CHALLENGE_FIELDS.size
@@ -200,17 +218,21 @@ def pack_challenge(flags: int, server_challenge: bytes, server_name: str) -> byt
 
 
 @functools.lru_cache(maxsize=16)
-def _target(server_name: str) -> tuple[bytes, bytes]:
+def _target(server_name: str, home: Home | None) -> tuple[bytes, bytes]:
     """Return TargetName, and TargetInfo up to the time."""
-    name = server_name.encode("utf-16-le")
-    small = server_name.lower().encode("utf-16-le")
-    pairs = (
-        (AvId.NB_DOMAIN_NAME, name),
-        (AvId.NB_COMPUTER_NAME, name),
-        (AvId.DNS_DOMAIN_NAME, small),
-        (AvId.DNS_COMPUTER_NAME, small),
+    if home is None:
+        target, computer, domain, host = server_name, server_name, server_name.lower(), server_name.lower()
+    else:
+        target, computer, domain = home.workgroup, home.machine, home.realm.lower()
+        host = f"{computer.lower()}.{domain}"
+    texts = (
+        (AvId.NB_DOMAIN_NAME, target),
+        (AvId.NB_COMPUTER_NAME, computer),
+        (AvId.DNS_DOMAIN_NAME, domain),
+        (AvId.DNS_COMPUTER_NAME, host),
     )
-    return name, b"".join(AV_PAIR.pack(AvPair(kind, len(value))) + value for kind, value in pairs)
+    pairs = [(kind, text.encode("utf-16-le")) for kind, text in texts]
+    return pairs[0][1], b"".join(AV_PAIR.pack(AvPair(kind, len(value))) + value for kind, value in pairs)
 
 
 def parse_authenticate(token: bytes) -> Authenticate:

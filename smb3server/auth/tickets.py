@@ -4,40 +4,77 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from smb3server.auth.spnego_tokens import gss_mechanism
 
 IF_RELEVANT = 1
 """AD-IF-RELEVANT: whoever does not know what is in it may ignore it. [RFC 4120 5.2.6.1]"""
-_KNOWN = frozenset({IF_RELEVANT, 128})
-"""Also AD-WIN2K-PAC, which says more about the user and forbids nothing. [MS-PAC 2.2]"""
+WIN2K_PAC = 128
+"""AD-WIN2K-PAC: what the controller says about the user. [MS-PAC 2.2]"""
+_KNOWN = frozenset({IF_RELEVANT, WIN2K_PAC})
 _TICKET_KEY_USAGE = 2
 """Key usage of the encrypted part of a ticket. [RFC 4120 7.5.1]"""
 _CHECKED = frozenset({17, 18, 23})
 """Encryption types that are decrypted here: AES with SHA-1 and RC4. [RFC 3962, RFC 4757]"""
 
 
-def unknown_restriction(token: bytes, keytab: str) -> int | None:
-    """Return the type of authorization data in an accepted ticket that the server had to know and does not.
+class Ticket(NamedTuple):
+    """The encrypted part of an accepted ticket, as far as the server uses it. [RFC 4120 5.3]"""
 
-    ``token``: the client's GSS token or KRB_AP_REQ. ``keytab``: the file with the server's keys; empty means the one
-    that the environment names. None means that there is none, or that the ticket's encryption type is not decrypted
-    here. Raises ``ValueError`` for a token that is no AP-REQ, or that no key opens."""
+    client: str
+    """The components of the client's name, joined by slashes."""
+    realm: str
+    """The client's realm."""
+    authentication_time: int
+    """When the client got its first ticket, in seconds since 1970."""
+    key_type: int
+    """Encryption type of ``key``."""
+    key: bytes
+    """The key of the keytab that opened the ticket. Keep it secret."""
+    authorization: tuple[tuple[int, bytes], ...]
+    """Types and values of the authorization data."""
+
+    @property
+    def unknown_restriction(self) -> int | None:
+        """The type of authorization data that the server had to know and does not."""
+        return next((kind for kind, _ in self.authorization if kind not in _KNOWN), None)
+
+    def ignorable(self, wanted: int) -> bytes | None:
+        """Return the first authorization data of a type, by itself or inside AD-IF-RELEVANT. Raises ``ValueError``."""
+        asn1, decode = _modules()
+        for kind, data in self.authorization:
+            if kind == wanted:
+                return data
+            if kind == IF_RELEVANT:
+                for entry in decode(data, asn1.AD_IF_RELEVANT()):
+                    if int(entry["ad-type"]) == wanted:
+                        return bytes(entry["ad-data"])
+        return None
+
+
+def open_ticket(token: bytes, keytab: str) -> Ticket | None:
+    """Return the ticket in a client's token that GSS-API has accepted.
+
+    ``token``: a GSS token or KRB_AP_REQ. ``keytab``: the file with the server's keys; empty means the one that the
+    environment names. None means that the ticket's encryption type is not decrypted here. Raises ``ValueError`` for a
+    token that is no AP-REQ, or that no key opens."""
     asn1, decode = _modules()
-    ticket = decode(_ap_req(token), asn1.AP_REQ())["ticket"]
-    sealed = ticket["enc-part"]
+    sealed = decode(_ap_req(token), asn1.AP_REQ())["ticket"]["enc-part"]
     etype = int(sealed["etype"])
     if etype not in _CHECKED:
         return None
-    plain = _open(etype, bytes(sealed["cipher"]), _keys(keytab, etype))
+    plain, key = _open(etype, bytes(sealed["cipher"]), _keys(keytab, etype))
     part = decode(plain, asn1.EncTicketPart())
-    if not part["authorization-data"].hasValue():
-        return None
-    for entry in part["authorization-data"]:
-        if int(entry["ad-type"]) not in _KNOWN:
-            return int(entry["ad-type"])
-    return None
+    entries = part["authorization-data"]
+    return Ticket(
+        "/".join(str(component) for component in part["cname"]["name-string"]),
+        str(part["crealm"]),
+        int(part["authtime"].asDateTime.timestamp()),
+        etype,
+        key,
+        tuple((int(entry["ad-type"]), bytes(entry["ad-data"])) for entry in entries) if entries.hasValue() else (),
+    )
 
 
 def _ap_req(token: bytes) -> bytes:
@@ -70,11 +107,12 @@ def _keys(keytab: str, etype: int) -> list[bytes]:
     return [bytes(entry.key.data) for entry in list(table) if entry.key.enctype == etype]
 
 
-def _open(etype: int, cipher: bytes, keys: Iterable[bytes]) -> bytes:
+def _open(etype: int, cipher: bytes, keys: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """Return the clear text, and the key that opens it. Raises ``ValueError``."""
     crypto = importlib.import_module("impacket.krb5.crypto")
     for key in keys:
         try:
-            return bytes(crypto.decrypt(crypto.Key(etype, key), _TICKET_KEY_USAGE, cipher))
+            return bytes(crypto.decrypt(crypto.Key(etype, key), _TICKET_KEY_USAGE, cipher)), key
         except (ValueError, crypto.InvalidChecksum):
             continue
     raise ValueError("no key of the keytab opens the ticket")

@@ -16,6 +16,7 @@ from smb3server.auth.ntlm_messages import PROOF_SIZE
 from smb3server.wire.status import NtStatus, Reason
 
 if TYPE_CHECKING:
+    from smb3server.auth.tickets import Ticket
     from smb3server.backends.base import User
 
 _HASH = re.compile(r"[0-9a-fA-F]{32}")
@@ -121,6 +122,10 @@ class UserDatabase:
         """Return the account of a name, if any."""
         return self._accounts.get(name.casefold())
 
+    def judges(self, name: str, domain: str) -> bool:
+        """Return whether there is an account of the name, whatever domain the client gave."""
+        return self.find(name) is not None
+
     def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Account, bytes]:
         """Verify an NTLMv2 response, as ``Logons.prove`` says. Raises ``LogonError``. [MS-NLMP 3.3.2]"""
         account = self.find(name)
@@ -169,9 +174,10 @@ class Principals:
         self.trusted_realms = frozenset(trusted_realms)
         self._unknown_user = unknown_user
 
-    def identity_of(self, principal: str) -> Identity:
-        """Return the identity of a principal that has proved itself by a ticket. Raises ``ValueError`` if it may not
-        log on."""
+    def identity_of(self, principal: str, ticket: Ticket | None = None) -> Identity:
+        """Return the identity of a principal that has proved itself by a ticket, whatever else the ticket says of it.
+
+        Raises ``ValueError`` if it may not log on."""
         name, realm = parse_principal(principal)
         account = self._users.of_principal(principal)
         if account is None and realm not in self.trusted_realms:

@@ -57,6 +57,8 @@ COMMANDS = {
     "snapshot": Entry("smb3server.cli.admin.snapshot", CHANGING, "make, list and remove snapshots of a share"),
     "session": Entry("smb3server.cli.admin.session", CHANGING, "list sessions, end some"),
     "file": Entry("smb3server.cli.admin.file", CHANGING, "list open files, close some"),
+    "domain": Entry("smb3server.cli.domain.command", CHANGING, "join a domain, leave it, show the membership"),
+    "join": Entry("smb3server.cli.domain.join", CHANGING, "the short name of domain join", hidden=True),
     "cluster": Entry("smb3server.cli.cluster.command", CHANGING, "show nodes and services of a cluster, move services"),
     "witness": Entry("smb3server.cli.cluster.witness", CHANGING, "ask a Witness service, notify its clients"),
     "client": Entry("smb3server.cli.client.command", USING, "copy and list files of any share, also by RDMA"),

@@ -5,7 +5,8 @@ their defaults (``settings``), except those of shares and listeners (``model``).
 
 Reading order: ``error`` (a mistake and its place) -> ``schema`` (every section and key, declared once) -> ``toml`` and
 ``positions`` (the text, and where its keys stand) -> ``sections`` and ``values`` (values of the declared types) ->
-``model`` (the result) -> ``build`` (the result from the sections) -> ``processes`` (who serves which
+``model`` (the result) -> ``build`` and
+``membership`` (the result from the sections) -> ``processes`` (who serves which
 share) -> ``checks`` (contradictions in it) and ``advice``
 (what is allowed, and unwise) -> ``sources`` (files beside it) -> ``reader`` (the file) -> ``command_line`` (what
 overrides it) and ``program`` (objects in place of it) -> ``effective`` and ``documents`` (how it is

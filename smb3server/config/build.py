@@ -17,6 +17,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash, parse_principal
 from smb3server.backends.base import User
 from smb3server.config import schema
 from smb3server.config.error import ConfigError, Problems
+from smb3server.config.membership import membership
 from smb3server.config.model import Config, NamespaceConfig, ShareConfig
 from smb3server.config.sections import keys_of
 from smb3server.config.sources.host_users import user_to_become
@@ -87,6 +88,8 @@ def build(document: schema.Document, problems: Problems, own_users: bool = True)
     builder = _Builder(config, problems)
     builder.server(document.server, document.groups)
     builder.limits(document.limits)
+    if document.domain is not None:
+        config.domain = membership(document.domain, config, problems)
     config.shares = list(builder.shares(document.share))
     if document.homes is not None:
         config.homes = builder.homes(document.homes)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 
-from smb3server.auth.groups import is_user
+from smb3server.auth.groups import is_user, of_domain
 from smb3server.config import processes
 from smb3server.config.error import ConfigError, Problems, RightsError, label
 from smb3server.config.model import Config, ShareConfig
@@ -20,6 +20,7 @@ from smb3server.config.sources.users import clashes
 from smb3server.net import store_access
 from smb3server.net.store_url import parse_url
 from smb3server.process.presence import exists, is_folder
+from smb3server.settings.domain import SLICE
 from smb3server.settings.limits import SMALLEST_IO
 from smb3server.wire.negotiate import Dialect
 
@@ -66,6 +67,7 @@ def find(config: Config, problems: Problems) -> None:
         problems.add(owner, key, text)
     problems.check(wrong_host_users(config, config.accounts))
     _check_lists(config, problems)
+    _check_domain(config, problems)
     _check_cluster(config, problems)
     if config.part is None:
         processes.find(config, problems)
@@ -216,8 +218,13 @@ def _check_lists(config: Config, problems: Problems) -> None:
     if problems.concern("user", "[[user]]", "[server] users_file", "[groups]"):
         return  # Some users could not be read: they would be missed here.
     for owner, key, names in lists:
+        if config.domain is None:
+            for name in sorted(filter(of_domain, names)):
+                problems.add(owner, key, f"{name} is of a domain: give [domain], which says which one")
         for name in sorted(filter(is_user, names - known.keys())):
             if config.settings.keytab and "@" in name:
+                continue
+            if of_domain(name):
                 continue
             if config.keeps_users:
                 # Users come and go while the server runs. A list that names one who is gone must not keep it from
@@ -226,6 +233,22 @@ def _check_lists(config: Config, problems: Problems) -> None:
                 config.notes.append(f"{setting}: there is no user {name}; remedy: smb3server user add {name}")
             else:
                 problems.add(owner, key, f"there is no user {name}{did_you_mean(name, known.values())}")
+
+
+def _check_domain(config: Config, problems: Problems) -> None:
+    """Check the numbers that users of the domain have on this host."""
+    domain = config.domain
+    if domain is None:
+        return
+    first, last = domain.id_range
+    if not 0 < first < last < 1 << 31:
+        problems.add("[domain]", "id_range", "must have a first and a greater last number, from 1 to 2147483647")
+    elif domain.id_mapping == "autorid" and last - first + 1 < 2 * SLICE:
+        problems.add("[domain]", "id_range", f"autorid needs {2 * SLICE} numbers at least")
+    for account in config.accounts:
+        if account.user is not None and first <= account.user.uid <= last:
+            text = f"{account.user.uid} is in id_range, so a user of the domain may have it, too"
+            problems.add(f"user {account.name}", "unix_user", text)
 
 
 def _check_cluster(config: Config, problems: Problems) -> None:

@@ -13,6 +13,7 @@ from smb3server.dfs.namespace import Namespace
 from smb3server.net.host_lists import EVERYBODY, HostLists
 from smb3server.settings.cluster import ClusterConfig
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.domain import DomainConfig
 from smb3server.settings.observing import LogSettings, MetricsSettings, TraceConfig
 from smb3server.settings.quic import QuicConfig
 from smb3server.settings.server import Settings
@@ -130,6 +131,8 @@ class Config:
     discovery: DiscoveryConfig | None = None
     web: WebConfig | None = None
     quic: QuicConfig | None = None
+    domain: DomainConfig | None = None
+    """The domain that the server belongs to. None means none."""
     namespaces: list[NamespaceConfig] = field(default_factory=list)
 
     @property

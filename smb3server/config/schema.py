@@ -16,6 +16,7 @@ from smb3server.dfs.namespace import DEFAULT_TTL as LINK_TTL
 from smb3server.settings.cluster import DEFAULT_FENCE_TIMEOUT, DEFAULT_NAME, DEFAULT_STORAGE_TIMEOUT, DEFAULT_TTL
 from smb3server.settings.declaring import Effect, NotNegative, Positive, Seconds, Section, about
 from smb3server.settings.discovery import DiscoveryConfig
+from smb3server.settings.domain import FIRST_ID, LAST_ID, IdMapping
 from smb3server.settings.limits import LARGEST_IO, Limits
 from smb3server.settings.observing import MetricsSettings
 from smb3server.settings.server import Settings
@@ -54,6 +55,26 @@ NetbiosName = Annotated[
 ]
 ClusterName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")
+]
+RealmName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$",
+        max_length=255,
+        title='a name of a domain in DNS, as "contoso.com"',
+    ),
+]
+HostName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?=.*[A-Za-z])[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$",
+        max_length=255,
+        title="a host name; an address has no service principal that would prove whose it is",
+    ),
+]
+SiteName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")]
+Rotation = Annotated[
+    str, Meta(pattern="^(never|[1-9][0-9]{0,8}[smhd])$", title='a duration, as "30d" or "12h", or "never"')
 ]
 NtHash = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}$", title="an NT hash of 32 hexadecimal digits")]
 UnknownPrincipals = Annotated[str, Meta(pattern="^(refuse|user:.+)$", title='"refuse" or "user:NAME"')]
@@ -970,6 +991,65 @@ class Discovery(Section):
     model: Annotated[str, about("model that chooses the icon in Finder")] = _DISCOVERY.model
 
 
+class Domain(Section):
+    """Membership in a domain of Active Directory ([domain-join.md](domain-join.md)). Without this section the server
+    knows its own accounts only."""
+
+    realm: Annotated[RealmName, about("the domain's name in DNS, which is its Kerberos realm", example="CONTOSO.COM")]
+    workgroup: Annotated[
+        NetbiosName | None, about("the domain's NetBIOS name", example="CONTOSO", unset="the first part of `realm`")
+    ] = None
+    machine: Annotated[
+        NetbiosName | None,
+        about("name of the machine account, without its `$`", example="FILES", unset="`name` of `[server]`"),
+    ] = None
+    controllers: Annotated[
+        list[HostName],
+        about(
+            "list of host names of controllers, in the order to try",
+            example=["dc01.contoso.com", "dc02.contoso.com"],
+            unset="those that DNS names",
+        ),
+    ] = field(default_factory=list)
+    site: Annotated[
+        SiteName | None,
+        about("site whose controllers are tried first", example="Default-First-Site-Name", unset="all are equal"),
+    ] = None
+    secret: Annotated[
+        str | None,
+        about(
+            "file with the machine account's password; nodes of a cluster that are one machine share it",
+            example="/var/lib/smb3server/domain.secret",
+            unset="`domain.secret` in `state`",
+            is_path=True,
+        ),
+    ] = None
+    keytab: Annotated[
+        str | None,
+        about(
+            "file with the machine account's keys",
+            example="/var/lib/smb3server/domain.keytab",
+            unset="`domain.keytab` beside `secret`",
+            is_path=True,
+        ),
+    ] = None
+    rotation: Annotated[
+        Rotation, about('how old the machine account\'s password may get, as `"30d"`; `"never"`: as old as it likes')
+    ] = "30d"
+    idmap: Annotated[
+        IdMapping,
+        about(
+            "how users and groups of the domain get their uid and gid: `rid`, `autorid` or `none` "
+            "([domain.md](domain.md#ids))"
+        ),
+    ] = "rid"
+    id_range: Annotated[
+        list[int],
+        about("first and last uid and gid of users and groups of the domain"),
+        Meta(min_length=2, max_length=2),
+    ] = field(default_factory=lambda: [FIRST_ID, LAST_ID])
+
+
 class Document(Section):
     """The whole file."""
 
@@ -996,3 +1076,4 @@ class Document(Section):
     web: Web | None = None
     quic: Quic | None = None
     discovery: Discovery | None = None
+    domain: Domain | None = None

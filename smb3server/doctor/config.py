@@ -12,6 +12,7 @@ from smb3server.config.command_line.options import ServerOptions
 from smb3server.config.examination import examine
 from smb3server.config.model import Config
 from smb3server.config.service_user import lacks_rights
+from smb3server.doctor.domain import examine_domain
 from smb3server.doctor.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Finding, Verdict
 from smb3server.doctor.host import Host, gather
 from smb3server.net.fabric_choice import WILDCARDS, Choice, choose_automatically, choose_named, fatal, ports_needed
@@ -183,6 +184,7 @@ def examine_config(file: Path, as_user: str = "") -> tuple[int, list[Finding], s
         *_state(config),
         *_protection(config),
         *_cluster(config),
+        *examine_domain(config.domain),
         *_fabrics(config, host, choices),
     ]
     status, text = _verdict(config, choices, findings)

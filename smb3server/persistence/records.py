@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from smb3server.access.identity import Identity
+from smb3server.access.descriptor import Sid
+from smb3server.access.identity import Identity, Member
 from smb3server.files.caching import Lease, Oplock
 from smb3server.state import deletions
 
@@ -31,6 +32,8 @@ _BAD_PARTS = frozenset(["", ".", ".."])
 """Parts that a path must not have."""
 _LONGEST_TIMEOUT = 24 * 3600.0
 """Seconds: much more than any client is granted."""
+_MAX_SIDS = 4096
+"""SIDs of a record. A token of Windows has 1024."""
 
 
 class LockRecord(NamedTuple):
@@ -131,6 +134,7 @@ def snapshot(opened: Open) -> bytes:
         "create_guid": (durable.create_guid or bytes(16)).hex(),
         "client_guid": durable.client_guid.hex(),
         "identity": [identity.name, identity.domain, identity.guest, identity.anonymous],
+        "member": _member_record(identity.member) if identity.member is not None else None,
         "timeout": durable.timeout,
         "access": [opened.granted_access, opened.maximal_access, opened.share_access],
         "desired": opened.desired_access,
@@ -166,6 +170,18 @@ def _caching(holder: Lease[Open] | Oplock[Open] | None) -> CachingRecord | None:
     )
 
 
+def _member_record(member: Member) -> list[str]:
+    return [str(sid) for sid in (member.sid, member.primary_group, *sorted(member.groups))]
+
+
+def _member(record: Any) -> Member | None:
+    """Return a user of a domain, without the lists that it is on. Raises ``ValueError``."""
+    if record is None:
+        return None
+    sid, primary, *groups = (Sid.parse(text) for text in record[:_MAX_SIDS])
+    return Member(sid, primary, frozenset(groups))
+
+
 def parse(data: bytes) -> OpenRecord:
     """Parse a record. Raises ``ValueError`` if this version does not understand it."""
     try:
@@ -185,7 +201,7 @@ def parse(data: bytes) -> OpenRecord:
             is_directory=record["directory"],
             create_guid=bytes.fromhex(record["create_guid"]),
             client_guid=bytes.fromhex(record["client_guid"]),
-            identity=Identity(name, domain, guest, anonymous),
+            identity=Identity(name, domain, guest, anonymous, member=_member(record.get("member"))),
             timeout=record["timeout"],
             desired_access=record.get("desired"),
             granted_access=record["access"][0],

@@ -227,15 +227,10 @@ def _account_here(server: ServerState, given: Identity) -> Identity:
     now."""
     if given.guest or given.anonymous:
         return replace(given, user=None)
-    if given.domain:
-        try:
-            return server.accounts.identity_of(f"{given.name}@{given.domain}")
-        except ValueError as error:
-            raise PermissionError(errno.EACCES, str(error)) from error
-    account = server.accounts.find(given.name)
-    if account is None or account.refusal() is not None:
-        raise PermissionError(errno.EACCES, "there is no such user, or it may not log on")
-    return replace(given, user=account.user)
+    try:
+        return server.accounts.today(given)
+    except ValueError as error:
+        raise PermissionError(errno.EACCES, str(error)) from error
 
 
 def _caller_of(accounts: Directory, opened: Open) -> Caller:

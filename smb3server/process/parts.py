@@ -7,5 +7,5 @@ def remedy(part: str) -> str:
     """Return how to install a part that is missing. No index has the project."""
     where = "in a folder with smb3server's source (docs/install.md)"
     # Kerberos is built against libraries of the machine.
-    also = "" if part == "kerberos" else "; the Debian package has it"
+    also = "" if part in ("domain", "kerberos") else "; the Debian package has it"
     return f"remedy: pip install '.[{part}]' {where}{also}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from impacket.dcerpc.v5 import lsad, lsat
@@ -164,6 +165,11 @@ class _Service:
         answer["SecurityDescriptor"]["SecurityDescriptor"] = list(packed)
         return answer
 
+    def _learn(self, sids: Sequence[Sid] = (), names: Sequence[str] = ()) -> None:
+        """Have others asked about what is not known here. These pipes are served by a thread, which may wait."""
+        if self.accounts.may_be_asked_by(self.session.identity):
+            self.accounts.learn(sids, names)
+
     # SIDs to names
 
     def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
@@ -178,6 +184,7 @@ class _Service:
         if sids is None or len(sids) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
             return answer
+        self._learn(sids=sids)
         found = [self.accounts.by_sid(sid) for sid in sids]
         for sid, known in zip(sids, found, strict=True):
             entry = entry_type()
@@ -212,6 +219,7 @@ class _Service:
         if len(names) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
             return answer
+        self._learn(names=names)
         found = [self._by_name(name, relative) for name in names]
         for known in found:
             entry = entry_type()

@@ -7,7 +7,8 @@ A program serves a folder like this:
 
 Reading order: ``reception`` (the part that all listeners share) -> ``tcp_ports`` and ``listeners`` (SMB Direct) ->
 ``stand_in``, ``homes`` and ``shares`` -> ``shadow_copies`` (snapshots as shares) -> ``state_directory`` ->
-``clustering``, ``witnessing``, ``web_page``, ``quic`` and ``kerberos`` (imported only if configured) -> ``privileges``
+``clustering``, ``witnessing``, ``web_page``, ``quic``, ``kerberos``, ``machine_account`` and
+``membership`` (imported only if configured) -> ``privileges``
 -> ``stored_opens``, ``running_shares``, ``namespaces`` and ``users`` (what changes while the server runs) ->
 ``recycle_folders`` (which it empties) -> ``effects`` (when) and ``reload`` -> ``observing`` (what it tells of itself)
 -> ``admin`` (changes by the operator) -> ``running`` (as a block of a program) -> ``processes`` (several of

@@ -27,7 +27,7 @@ _OTHERS = {
     **dict.fromkeys(("shares", "namespaces", "accounts", "settings", "groups", "storage_policies"), Effect.AT_ONCE),
     # The log's and the audit's files are opened again by each reload. Their names stay.
     **dict.fromkeys(("log", "metrics", "traces", "cluster", "witness", "homes", "discovery"), Effect.RESTART),
-    **dict.fromkeys(("web", "quic"), Effect.RESTART),
+    **dict.fromkeys(("web", "quic", "domain"), Effect.RESTART),
     "part": Effect.AT_ONCE,
     # Not settings: what was found while reading.
     **dict.fromkeys(("notes", "secret_files", "command_line_passwords"), Effect.AT_ONCE),

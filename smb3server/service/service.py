@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from smb3server.cluster.fencer import Fencer
     from smb3server.discovery.announcer import Announcer
     from smb3server.service.clustering import ClusterNode
+    from smb3server.service.machine_account import MachineAccount
+    from smb3server.service.membership import Membership
     from smb3server.service.processes.member import Member
     from smb3server.service.quic import QuicPorts
     from smb3server.web.serving import WebServer
@@ -145,6 +147,9 @@ class Service(Running):
         self.announcer: Announcer | None = None
         self.web: WebServer | None = None
         self.quic: QuicPorts | None = None
+        self._machine_account: MachineAccount | None = None
+        self._membership: Membership | None = None
+        """In the domain of ``[domain]``."""
         self._commands: dict[str, Command] = {}
         """Those of the admin socket."""
         self._state: StateDirectory | None = None
@@ -190,6 +195,7 @@ class Service(Running):
         if self._member is not None:
             self._member.commit()
         self._choose_domain()
+        self._join_domain()
         self.share_admin.load(self.config.state)
         self._reload.start_with(self._complete(self.config))
         self.notes += self.config.notes
@@ -236,6 +242,8 @@ class Service(Running):
             from smb3server.service.processes.asking import follow_users
 
             self._tasks.append(asyncio.create_task(follow_users(self.users)))
+        if self._machine_account is not None:
+            self._tasks.append(asyncio.create_task(self._machine_account.run()))
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
 
@@ -304,6 +312,17 @@ class Service(Running):
             # The state directory keeps the server's GUID.
             seed = self.server.server_guid[:12]
         self.server.local_accounts.domain_seed = seed
+
+    def _join_domain(self) -> None:
+        """Know the users of the domain that the configuration names."""
+        if self.config.domain is not None:
+            # Needs libraries that other servers do not have.
+            from smb3server.service.machine_account import MachineAccount
+            from smb3server.service.membership import Membership
+
+            self._machine_account = MachineAccount.of(self.config.domain)
+            channel = self._machine_account.member if self._machine_account is not None else None
+            self._membership = Membership(self.server, self.config.domain, channel)
 
     async def _restore_opens(self) -> None:
         """Restore the persistent opens of the last run before any client is served."""
@@ -505,6 +524,10 @@ class Service(Running):
             await self.cluster.stop()
         if self.server.shadow_copies is not None:
             self.server.shadow_copies.close()
+        if self._membership is not None:
+            self._membership.close()
+        if self._machine_account is not None:
+            self._machine_account.close()
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
         await self.server.shutdown()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +85,17 @@ class LiveUsers:
             return server.settings.allow_anonymous
         if identity.guest:
             return server.settings.allow_guest
-        if not identity.domain:
-            account = server.accounts.find(identity.name)
-            # A password that must be changed, or a ticket instead of a password, counts at logons only.
-            return account is not None and account.refusal(by_password=False) is None
         try:
-            # A principal that has an account by now is another user.
-            return server.accounts.identity_of(f"{identity.name}@{identity.domain}") == identity
+            server.accounts.today(identity)
         except ValueError:
             return False
+        return True
 
     def _as_today(self, identity: Identity) -> Identity:
-        """Return an identity with the user of the host that its account has now."""
-        if identity.guest or identity.anonymous or identity.domain:
+        """Return the identity that a user has now, with its user of the host and the lists it is on."""
+        if identity.guest or identity.anonymous:
             return identity
-        account = self._server.accounts.find(identity.name)
-        if account is None or account.user == identity.user:
-            return identity
-        return replace(identity, user=account.user)
+        return self._server.accounts.today(identity)
 
     def use_accounts_of(self, config: Config) -> None:
         """Count the accounts of ``config`` as those that the server has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from smb3server.auth.groups import Groups
+from smb3server.auth.ntlm_messages import Home
 from smb3server.auth.password_rules import MIN_LENGTH
 from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
@@ -68,6 +69,8 @@ class Settings(Limits, kw_only=True):
     """Users with SeBackupPrivilege and SeRestorePrivilege."""
     hosts: HostLists = EVERYBODY
     """Addresses that may connect."""
+    home: Home | None = None
+    """The domain that the server is a member of, with a secure channel to its controllers. None means none."""
     keytab: str = ""
     """File with Kerberos keys. Empty means NTLM only."""
     ntlm: bool = True

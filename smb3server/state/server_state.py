@@ -251,6 +251,7 @@ class ServerState:
             address=address,
             keytab=settings.keytab,
             answers_refusals=True,
+            home=settings.home,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
@@ -264,4 +265,5 @@ class ServerState:
             ntlm=settings.ntlm,
             guesses=self.guesses,
             keytab=settings.keytab,
+            home=settings.home,
         )

@@ -26,6 +26,7 @@ ROOMS = (
         "state",
         "dispatch",
         "rpc",
+        "domain",
         "commands",
         "server",
         "persistence",

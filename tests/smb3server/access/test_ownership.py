@@ -231,9 +231,9 @@ class _Accounts:
     def __init__(self, users: dict[Sid, User]) -> None:
         self._users = users
 
-    def host_users(self, sid: Sid) -> list[User]:
+    def on_host(self, sid: Sid) -> list[Sid]:
         user = self._users.get(sid)
-        return [] if user is None else [user]
+        return [] if user is None else [user_sid(user.uid)]
 
 
 def test_an_account_counts_as_its_user_of_the_host(tmp_path: Path) -> None:

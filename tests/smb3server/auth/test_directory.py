@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from smb3server.access.identity import Identity
 from smb3server.access.privileges import NO_PRIVILEGE, Privilege
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.auth.groups import Groups
+from smb3server.auth.tickets import Ticket
 from smb3server.auth.users import Account, LogonError, UserDatabase, nt_hash
 from smb3server.backends.base import User
 from smb3server.client.protocol import Client
@@ -40,6 +41,9 @@ class Foreign:
     def find(self, name: str) -> Account | None:
         return Account("carol", b"") if name == "carol" else None
 
+    def judges(self, name: str, domain: str) -> bool:
+        return True
+
     def prove(self, name: str, domain: str, challenge: bytes, response: bytes) -> tuple[Account, bytes]:
         self.asked.append(name)
         _, key = self._controller.prove(name, domain, challenge, response)
@@ -48,8 +52,14 @@ class Foreign:
     def check_password(self, name: str, password: str) -> Account | None:
         return self.find(name) if self._controller.check_password(name, password) is not None else None
 
-    def identity_of(self, principal: str) -> Identity:
+    def identity_of(self, principal: str, ticket: Ticket | None) -> Identity:
         raise ValueError(principal)
+
+    def today(self, identity: Identity) -> Identity:
+        return identity
+
+    def learn(self, sids: Collection[Sid] = (), names: Collection[str] = ()) -> None:
+        pass
 
     def may_be_asked_by(self, identity: Identity | None) -> bool:
         return identity is not None
@@ -79,6 +89,9 @@ class Foreign:
         return [CAROL] if alias == STAFF else None
 
     def host_users(self, sid: Sid) -> list[User]:
+        return []
+
+    def on_host(self, sid: Sid) -> list[Sid]:
         return []
 
 
@@ -116,7 +129,15 @@ def test_the_proof_is_the_directorys() -> None:
     assert made.check_password("carol", "pw") is None
 
 
-LOCAL = {"auth", "service/service.py", "service/users.py", "server/server.py", "state/server_state.py", "lab"}
+LOCAL = {
+    "auth",
+    "domain/directory.py",
+    "service/service.py",
+    "service/users.py",
+    "server/server.py",
+    "state/server_state.py",
+    "lab",
+}
 """Those who make the local accounts or take over a changed users file."""
 
 

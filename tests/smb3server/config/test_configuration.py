@@ -72,7 +72,11 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path) -> None:
     file.write_text(example(tmp_path))
     read = read_file(file)
     settings = read.settings
-    assert (settings.server_name, settings.min_dialect, settings.keytab) == ("FILES", 0x0210, "/etc/krb5.keytab")
+    assert (settings.server_name, settings.min_dialect, settings.keytab) == (
+        "FILES",
+        0x0210,
+        "/var/lib/smb3server/domain.keytab",
+    )
     assert settings.ciphers == (Cipher.AES_128_GCM, Cipher.AES_256_GCM)
     assert settings.signing_algorithms == (SigningAlgorithm.AES_GMAC, SigningAlgorithm.AES_CMAC)
     assert (settings.max_connections, settings.lockout_time) == (500, 1800.0)

@@ -79,6 +79,8 @@ PLACES = {
     "server.share_folders": WRITTEN,
     "server.users_file": WRITTEN,
     "server.keytab": READ,
+    "domain.secret": WRITTEN,
+    "domain.keytab": WRITTEN,
     "share.path": WRITTEN,
     "homes.path": WRITTEN,
     "user.password_file": READ,

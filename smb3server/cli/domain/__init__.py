@@ -1,0 +1,1 @@
+"""The commands about the membership in a domain. Reading order: ``command`` -> ``join`` (its short name)."""

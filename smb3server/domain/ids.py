@@ -1,0 +1,60 @@
+"""The uids and gids of the domain's users and groups on this host.
+
+They are computed from SIDs alone, so that every node of a cluster, and every process, has the same. A user and a group
+never have one SID, so one range of numbers serves both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from smb3server.access.descriptor import Sid
+from smb3server.settings.domain import SLICE, IdMapping
+
+log = logging.getLogger(__name__)
+
+
+class Ids:
+    """Maps SIDs to numbers.
+
+    - ``rid``: the RID is added to the first number. Other domains than the server's own have no numbers.
+    - ``autorid``: the range has slices. The first one is for the lowest RIDs of the server's own domain. Which one
+      others have is computed from the domain's SID. If two domains had the same one, the second has no numbers.
+    """
+
+    def __init__(self, method: IdMapping, first: int, last: int) -> None:
+        self._method = method
+        self._first = first
+        self._last = last
+        self._slices = (last - first + 1) // SLICE
+        self._owners: dict[int, tuple[Sid, int]] = {}
+        self.own_domain: Sid | None = None
+        """SID of the server's own domain. None until it is known."""
+
+    def of(self, sid: Sid) -> int | None:
+        """Return the number of a user or a group, or None if it has none."""
+        *domain, rid = sid.sub_authorities or (0,)
+        above = sid._replace(sub_authorities=tuple(domain))
+        if len(domain) != 4 or domain[0] != 21:
+            return None
+        if self._method == "rid":
+            number = self._first + rid
+            return number if above == self.own_domain and number <= self._last else None
+        part, within = divmod(rid, SLICE)
+        place = self._place(above, part)
+        return None if place is None else self._first + place * SLICE + within
+
+    def _place(self, domain: Sid, part: int) -> int | None:
+        """Return which slice a domain has for its ``part``-th hundred thousand of RIDs."""
+        if domain == self.own_domain and not part:
+            return 0
+        if self._slices < 2:
+            return None
+        digest = hashlib.sha256(f"{domain}/{part}".encode()).digest()
+        place = 1 + int.from_bytes(digest[:8], "big") % (self._slices - 1)
+        owner = self._owners.setdefault(place, (domain, part))
+        if owner != (domain, part):
+            log.warning("ids: %s and %s would have the same numbers; remedy: a wider id_range", domain, owner[0])
+            return None
+        return place

@@ -1,0 +1,69 @@
+"""The membership of a server in a domain: makes the directory that knows its users."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+from smb3server.access.descriptor import Sid
+from smb3server.auth.directory import Known
+from smb3server.backends.local.impersonate import may_act
+from smb3server.domain.directory import DomainDirectory
+from smb3server.domain.names import ControllerNames, Names, SealedCalls, Source
+from smb3server.domain.questions import Questions
+from smb3server.domain.user import NoController, PassThrough
+from smb3server.server.server import Server
+from smb3server.settings.domain import DomainConfig
+
+log = logging.getLogger(__name__)
+
+
+class Channel(PassThrough, SealedCalls, Protocol):
+    """The secure channel of the machine account: verifies passwords, and protects look-ups."""
+
+
+class _Nobody:
+    """The ``Source`` of a server that has no secure channel: it knows those who have logged on."""
+
+    def of_sids(self, sids: Collection[Sid]) -> list[Known | None]:
+        raise NoController("the server has no secure channel to a controller")
+
+    def of_names(self, names: Collection[str]) -> list[Known | None]:
+        raise NoController("the server has no secure channel to a controller")
+
+
+class Membership:
+    """The membership of one running server."""
+
+    def __init__(self, server: Server, config: DomainConfig, channel: Channel | None = None) -> None:
+        """Have ``server`` know the users of the domain. ``channel``: None means that they log on by tickets alone."""
+        self._questions = Questions()
+        source: Source = ControllerNames(channel) if channel is not None else _Nobody()
+        server.accounts = DomainDirectory(
+            server.local_accounts,
+            config,
+            Names(source),
+            self._questions,
+            listed=lambda: _listed(server),
+            acts=may_act,
+            pass_through=channel,
+        )
+
+    def close(self) -> None:
+        """Ask controllers nothing more."""
+        self._questions.close()
+
+
+def _listed(server: Server) -> Iterator[str]:
+    """Iterate over the entries of the lists of users that are in force."""
+    settings = server.settings
+    yield from settings.admins
+    yield from settings.security_operators or ()
+    yield from settings.backup_operators
+    for group in settings.groups:
+        yield from settings.groups.members(group)
+    for share in server.share_list.values():
+        yield from share.users or ()
+        yield from share.read_list
+        yield from share.write_list or ()

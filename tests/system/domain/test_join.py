@@ -1,0 +1,230 @@
+"""A server joins a domain of Samba, and foreign clients log on to it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from impacket import ntlm
+
+from smb3server.auth.users import LogonError
+from smb3server.domain.controllers import DomainControllers
+from smb3server.domain.machine import Machine
+from smb3server.domain.netlogon import Netlogon
+from smb3server.domain.user import Controller, DomainUser, NoController
+from smb3server.wire.status import NtStatus
+from tests.system.domain.controller import PASSWORD, REALM, WORKGROUP, Domain
+
+pytestmark = [pytest.mark.root, pytest.mark.interop, pytest.mark.timeout(300)]
+
+CONFIG = """
+[server]
+name = "FILES"
+listen = ["{address}"]
+port = 445
+state = "{folder}/state"
+[domain]
+realm = "{realm}"
+[[share]]
+name = "data"
+path = "{folder}/data"
+"""
+
+
+class Member:
+    """A server of this project that has joined."""
+
+    def __init__(self, domain: Domain, folder: Path) -> None:
+        self.domain = domain
+        self.folder = folder
+        self.config = folder / "server.toml"
+        (folder / "data").mkdir()
+        (folder / "data").chmod(0o777)
+        address = domain.network.address("member")
+        self.config.write_text(CONFIG.format(address=address, folder=folder, realm=REALM.lower()))
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.domain.smb3server("domain", *arguments, "--config", str(self.config), **environment)
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.folder / "state" / "domain.secret", self.folder / "state" / "domain.keytab")
+
+    def netlogon(self, *controllers: Controller) -> Netlogon:
+        fixed = DomainControllers(REALM, [one.name for one in controllers], resolve=_fixed(controllers))
+        return Netlogon(fixed, self.machine, REALM)
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        log = self.folder / "server.log"
+        with log.open("wb") as output:
+            words = self.domain.words("member", [sys.executable, "-m", "smb3server", "--config", str(self.config)])
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.domain.environment()
+            )
+        try:
+            end = time.monotonic() + 40
+            while "\nready" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.1)
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(40)
+
+
+def _fixed(controllers: tuple[Controller, ...]) -> Callable[[str], str]:
+    addresses = {one.name: one.address for one in controllers}
+    return lambda host: addresses[host]
+
+
+@pytest.fixture(scope="module")
+def member(domain: Domain, tmp_path_factory: pytest.TempPathFactory) -> Member:
+    found = Member(domain, tmp_path_factory.mktemp("member"))
+    joined = found.run("join")
+    assert joined.returncode == 0, joined.stderr
+    assert "FILES$ has joined EXAMPLE.TEST by dc1.example.test" in joined.stdout
+    return found
+
+
+def test_smbclient_logs_on_with_a_ticket_and_with_a_password(member: Member) -> None:
+    pytest.importorskip("gssapi", reason="needs the part kerberos")
+    cache = str(member.folder / "tickets")
+    domain = member.domain
+
+    def smbclient(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = ("smbclient", f"//files.{REALM.lower()}/data", *arguments, "-c", "put /etc/hostname a; ls")
+        return domain.command("client", *words, KRB5CCNAME=cache)
+
+    assert domain.command("client", "kinit", "alice", typed=f"{PASSWORD}\n", KRB5CCNAME=cache).returncode == 0
+    with member.serving():
+        by_ticket = smbclient("--use-kerberos=required")
+        assert by_ticket.returncode == 0, by_ticket.stdout + by_ticket.stderr
+        # A ticket from before a change of the password is still good.
+        changed = member.run("rotate")
+        assert changed.returncode == 0, changed.stderr
+        assert smbclient("--use-kerberos=required").returncode == 0
+        fresh = domain.command("client", "kinit", "alice", typed=f"{PASSWORD}\n", KRB5CCNAME=cache)
+        assert fresh.returncode == 0
+        assert smbclient("--use-kerberos=required").returncode == 0
+        by_password = smbclient("-U", f"{WORKGROUP}\\alice%{PASSWORD}", "--client-protection=sign")
+        assert by_password.returncode == 0, by_password.stdout + by_password.stderr
+        # Who guesses must not learn which names exist.
+        for user in ("alice%wrong", "nobody%wrong"):
+            assert "NT_STATUS_LOGON_FAILURE" in smbclient("-U", f"{WORKGROUP}\\{user}").stdout
+
+
+def test_status_and_doctor_find_nothing_wrong(member: Member) -> None:
+    found = member.run("status", "--json")
+    assert found.returncode == 0, found.stdout
+    report = json.loads(found.stdout)
+    assert {one["verdict"] for one in report["findings"]} == {"ok"}
+    assert "secure channel" in {one["subject"] for one in report["findings"]}
+    doctor = member.domain.smb3server("doctor", "--config", str(member.config))
+    assert "secure channel: dc1.example.test accepts the machine account" in doctor.stdout
+
+
+def test_an_account_of_the_name_is_not_taken_over_unasked(member: Member) -> None:
+    again = member.run("join")
+    assert again.returncode == 1
+    assert "--reuse takes it over" in again.stderr
+    assert member.run("join", "--reuse").returncode == 0
+    assert member.run("status").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "words"),
+    [
+        ("Administrator", "wrong", "Preauthentication failed"),
+        ("nobody", PASSWORD, "not found"),
+        ("alice", PASSWORD, "insufficientAccessRights"),
+    ],
+)
+def test_a_join_without_the_right_is_refused(member: Member, user: str, password: str, words: str) -> None:
+    refused = member.run("join", "--reuse", "--user", user, SMB3SERVER_PASSWORD=password)
+    assert refused.returncode == 1
+    assert words in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert member.run("status").returncode == 0
+
+
+def _ask(member: Member, netlogon: Netlogon, user: str, password: str) -> tuple[DomainUser, bytes]:
+    """Have a controller verify a response that impacket makes. Returns the user, and the key that impacket has."""
+    names = ntlm.AV_PAIRS()
+    for kind, text in (
+        (ntlm.NTLMSSP_AV_HOSTNAME, "FILES"),
+        (ntlm.NTLMSSP_AV_DOMAINNAME, WORKGROUP),
+        (ntlm.NTLMSSP_AV_DNS_HOSTNAME, "files.example.test"),
+    ):
+        names[kind] = text.encode("utf-16-le")
+    names[ntlm.NTLMSSP_AV_TIME] = struct.pack("<q", int((time.time() + 11644473600) * 10**7))
+    challenge = os.urandom(8)
+    made = ntlm.computeResponseNTLMv2(0, challenge, os.urandom(8), names.getData(), WORKGROUP, user, password)
+    found: list[DomainUser] = []
+
+    def validate() -> None:
+        found.append(netlogon.validate(user, WORKGROUP, "CLIENT", challenge, made[1], made[0]))
+
+    member.domain.network.run("member", validate)
+    return found[0], made[2]
+
+
+DEAD = Controller("dead.example.test", "10.77.0.99")
+
+
+def test_a_controller_says_who_it_is_and_gives_the_key(member: Member) -> None:
+    controller = Controller("dc1.example.test", member.domain.address)
+    # The first of the two controllers does not answer.
+    netlogon = member.netlogon(DEAD, controller)
+    for _ in range(2):
+        user, key = _ask(member, netlogon, "alice", PASSWORD)
+        assert (user.name, user.domain, user.realm, user.session_key) == ("alice", WORKGROUP, REALM, key)
+        assert user.sid.sub_authorities[:-1] == user.primary_group.sub_authorities[:-1]
+    for name, password, status in (
+        ("alice", "wrong", NtStatus.WRONG_PASSWORD),
+        ("nobody", PASSWORD, NtStatus.NO_SUCH_USER),
+        ("disabled", PASSWORD, NtStatus.ACCOUNT_DISABLED),
+    ):
+        with pytest.raises(LogonError) as refused:
+            _ask(member, netlogon, name, password)
+        assert refused.value.status == status
+    netlogon.close()
+
+
+def test_without_a_controller_nobody_is_let_in(member: Member) -> None:
+    with pytest.raises(NoController, match=r"dead\.example\.test"):
+        _ask(member, member.netlogon(DEAD), "alice", PASSWORD)
+
+
+def test_a_machine_that_the_domain_does_not_know_is_refused(member: Member, tmp_path: Path) -> None:
+    forged = Machine(tmp_path / "secret", tmp_path / "keytab")
+    account = member.machine.account()
+    wrong = account.versions[0]._replace(password="another")
+    forged.write(dataclasses.replace(account, versions=(wrong,)))
+    controller = Controller("dc1.example.test", member.domain.address)
+    fixed = DomainControllers(REALM, [controller.name], resolve=_fixed((controller,)))
+    with pytest.raises(NoController, match=r"refuses the machine account FILES\$: ACCESS_DENIED"):
+        _ask(member, Netlogon(fixed, forged, REALM), "alice", PASSWORD)
+
+
+def test_leaving_removes_the_account_and_both_files(domain: Domain, tmp_path: Path) -> None:
+    member = Member(domain, tmp_path)
+    member.config.write_text(member.config.read_text().replace("FILES", "LEAVER"))
+    assert member.run("join").returncode == 0
+    assert "LEAVER$" in domain.tool("computer", "list")
+    left = member.run("leave")
+    assert left.returncode == 0, left.stderr
+    assert "LEAVER$" not in domain.tool("computer", "list")
+    assert sorted(path.name for path in (tmp_path / "state").glob("domain.*")) == ["domain.secret.lock"]
+    assert "not joined" in member.run("status").stdout
