@@ -392,7 +392,10 @@ class Requests:
         if packed is not None:
             lead = [memoryview(segments[0])[: -packed.original]] if signed else segments[:-1]
             segments = packed.message(lead)
-        self._send(segments, session, encrypt)
+        if encrypt:
+            self._send(segments, session, encrypt)
+        else:
+            self.transport.send(segments)
         if packed is not None:
             self.compressed.sends(packed.original, packed.size)
 

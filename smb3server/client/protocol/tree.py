@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -79,7 +79,7 @@ class RemoteFile:
     file_id: tuple[int, int]
     response: CreateResponse
     contexts: list[RawContext]
-    benefit: Benefit = field(default_factory=Benefit)
+    benefit: Benefit | None = None
     """Whether compressing what is written pays."""
 
     @property
@@ -570,7 +570,11 @@ class Tree:
         agreed upon, or does not pay. [MS-SMB2 3.1.4.4]
         """
         agreed, length = self.client.negotiated.compression, len(data)
-        if agreed is None or length < COMPRESSED_FROM or self.is_pipe or not file.benefit.tries(length):
+        if agreed is None or length < COMPRESSED_FROM or self.is_pipe:
+            return None
+        if file.benefit is None:
+            file.benefit = Benefit()
+        if not file.benefit.tries(length):
             return None
         packed = agreed.pack(data) if length < ON_THREAD_FROM else await asyncio.to_thread(agreed.pack, data)
         file.benefit.judge(packed is not None, length)

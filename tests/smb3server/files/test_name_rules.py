@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDS = re.compile(r"\b(?:casefold|upper|lower)\(\)|\bupcase\(")
 OTHER_NAMES = {
     "commands/create/handler.py": "the file of quotas, which lies in no folder",
+    "commands/create/virtual_disks.py": "the suffix of shared virtual disks, and extended attributes",
     "commands/fsctl/dfs.py": "servers and shares",
     "commands/info/file_levels.py": "the 8.3 name that is shown, which is in upper case",
     "commands/info/query_info.py": "extended attributes",
