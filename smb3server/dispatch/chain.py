@@ -28,6 +28,9 @@ class Frame(NamedTuple):
     """Offset of the data. The message is encrypted here only if what comes before the data is exactly as long."""
 
 
+_NOTHING = memoryview(b"")
+
+
 class Expanded:
     """A message that was decompressed, or is about to be: it lies in memory of its own. An ``InboundMessage``."""
 
@@ -39,10 +42,11 @@ class Expanded:
         self._usage = usage
 
     def release(self) -> None:
-        """Count its memory no longer. Idempotent."""
+        """Give up its memory, and count it no longer. Idempotent."""
         usage, self._usage = self._usage, None
+        view, self.view = self.view, _NOTHING
         if usage is not None:
-            usage.expand(-len(self.view))
+            usage.expand(-len(view))
 
 
 @dataclass(slots=True)
@@ -126,3 +130,5 @@ class Chain:
             if reply.on_sent is not None:
                 reply.on_sent()
         self.inbound.release()
+        # Whoever still knows this chain must not keep megabytes with it.
+        self.view = _NOTHING
