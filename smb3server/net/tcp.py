@@ -294,7 +294,8 @@ class TcpTransport:
             return
         self._end_turn()
         self._life = change(self._life, Life.DEAD)
-        self._error = error
+        # Its traceback would keep every frame, and each message in them, for as long as the transport is known.
+        self._error = error if error is None else error.with_traceback(None)
         self._update_reading()
         if self._writing:
             self._loop.remove_writer(self._fd)

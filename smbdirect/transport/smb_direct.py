@@ -685,7 +685,7 @@ class SmbDirectTransport:
         """Abort the connection because of ``error``, if any. [MS-SMBD 3.1.5]"""
         if self.life >= Life.DEAD:
             return
-        self._error = self._error or error
+        self._error = self._error or (error if error is None else error.with_traceback(None))  # It would keep messages.
         if error is not None:
             # Its frames refer to this object. Without them the memory is freed without the garbage collector.
             error.with_traceback(None)

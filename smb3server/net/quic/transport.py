@@ -226,7 +226,7 @@ class QuicTransport:
         if self._life >= _DEAD:
             return
         self._life = change(self._life, Life.DEAD)
-        self._error = error
+        self._error = error if error is None else error.with_traceback(None)  # It would keep frames and messages.
         if self._keepalive is not None:
             self._keepalive.cancel()
         self._protocol.on_event, self._protocol.after = lambda event: None, lambda: None
