@@ -220,18 +220,18 @@ class Dispatcher:
             return True
         chain.expanding = True
         self.parking.expand(chain)
-        self._expand_on_thread(chain, declared, limit)
+        self._expand_on_thread(chain, self._usage(), declared, limit)
         return False
 
-    def _expand_on_thread(self, chain: Chain, declared: int, limit: int) -> None:
-        """Have a worker thread decompress a message, as soon as its user may have so much memory."""
+    def _expand_on_thread(self, chain: Chain, usage: Usage, declared: int, limit: int) -> None:
+        """Have a worker thread decompress a message, as soon as its user, whose ``usage`` it is, may have so much
+        memory."""
         connection, agreed = self.connection, self.connection.compression
-        usage = self._usage()
         if connection.closed or agreed is None:
             usage.call_next()
             return
         if not usage.may_expand(declared):
-            usage.waiting.append(partial(self._expand_on_thread, chain, declared, limit))
+            usage.waiting.append(partial(self._expand_on_thread, chain, usage, declared, limit))
             return
         # Counted for the user until the chain ends.
         usage.expand(declared)
