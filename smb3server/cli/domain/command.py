@@ -17,12 +17,27 @@ if TYPE_CHECKING:
     from smb3server.settings.domain import DomainConfig
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., object])
-_config = click.option(
-    "--config",
-    type=FILE,
-    metavar="FILE.toml",
-    help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
-)
+
+
+def _config(function: _Decorated) -> _Decorated:
+    """Add the options that say which server it is."""
+    for option in (
+        click.option(
+            "--state",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="The server's state, if the configuration does not name it; the packaged unit's is"
+            " /var/lib/smb3server.",
+        ),
+        click.option(
+            "--config",
+            type=FILE,
+            metavar="FILE.toml",
+            help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def _administrator(function: _Decorated) -> _Decorated:
@@ -64,15 +79,18 @@ def command() -> None:
 @_administrator
 @click.option("--ou", "container", metavar="DN", default="", help="Where the machine account is made.")
 @click.option("--reuse", is_flag=True, help="Take over a machine account of this name.")
-def join(config: Path | None, user: str, password_stdin: bool, ticket: bool, container: str, reuse: bool) -> int:
+def join(
+    config: Path | None, state: Path | None, user: str, password_stdin: bool, ticket: bool, container: str, reuse: bool
+) -> int:
     """Make this server's machine account in the domain, its secret and its keytab.
 
     \b
     Examples:
       smb3server domain join --user Administrator
+      smb3server domain join --state /var/lib/smb3server
       smb3server domain join --ticket --ou "OU=Servers,DC=contoso,DC=com"
     """
-    found = _domain_of(config)
+    found = _domain_of(config, state)
     from smb3server.domain import join as joining
     from smb3server.domain.member import controllers_of
 
@@ -94,9 +112,9 @@ def join(config: Path | None, user: str, password_stdin: bool, ticket: bool, con
 @command.command()
 @_config
 @_administrator
-def leave(config: Path | None, user: str, password_stdin: bool, ticket: bool) -> int:
+def leave(config: Path | None, state: Path | None, user: str, password_stdin: bool, ticket: bool) -> int:
     """Remove the machine account from the domain, and the secret and the keytab from this machine."""
-    found = _domain_of(config)
+    found = _domain_of(config, state)
     from smb3server.domain import join as joining
     from smb3server.domain.member import controllers_of
 
@@ -111,9 +129,9 @@ def leave(config: Path | None, user: str, password_stdin: bool, ticket: bool) ->
 @command.command()
 @_config
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
-def status(config: Path | None, as_json: bool) -> int:
+def status(config: Path | None, state: Path | None, as_json: bool) -> int:
     """Show the membership: controllers, clocks, machine account, keys and secure channel."""
-    found = _domain_of(config)
+    found = _domain_of(config, state)
     from smb3server.doctor.domain import examine_domain
     from smb3server.doctor.findings import Verdict
 
@@ -130,9 +148,9 @@ def status(config: Path | None, as_json: bool) -> int:
 
 @command.command()
 @_config
-def rotate(config: Path | None) -> int:
+def rotate(config: Path | None, state: Path | None) -> int:
     """Change the machine account's password now. Tickets that clients have stay valid."""
-    found = _domain_of(config)
+    found = _domain_of(config, state)
     from smb3server.domain.machine import MachineError
     from smb3server.domain.member import Member
     from smb3server.domain.user import NoController
@@ -147,7 +165,7 @@ def rotate(config: Path | None) -> int:
     return EXIT_DONE
 
 
-def _domain_of(file: Path | None) -> DomainConfig:
+def _domain_of(file: Path | None, state: Path | None) -> DomainConfig:
     """Return the section [domain] of a configuration. Raises ``CommandError``."""
     from smb3server.config.command_line.arguments import read_options
     from smb3server.config.command_line.options import ServerOptions
@@ -156,7 +174,7 @@ def _domain_of(file: Path | None) -> DomainConfig:
 
     try:
         problems = Problems()
-        found = membership_of(read_options(ServerOptions(config=file)).document(problems), problems)
+        found = membership_of(read_options(ServerOptions(config=file, state=state)).document(problems), problems)
         problems.finish()
     except ConfigError as error:
         raise CommandError("\n  ".join(map(str, error.problems)), EXIT_USAGE) from error

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,10 +23,14 @@ from smb3server.domain.machine import Machine
 from smb3server.domain.netlogon import Netlogon
 from smb3server.domain.user import Controller, DomainUser, NoController
 from smb3server.wire.status import NtStatus
+from tests.lab.served import open_up
 from tests.system.domain.controller import PASSWORD, REALM, WORKGROUP, Domain
 
 pytestmark = [pytest.mark.root, pytest.mark.interop, pytest.mark.timeout(300)]
 
+NOBODY = (65534, 65534)
+UNITS = "+setuid,+setgid,+chown,+dac_override,+dac_read_search,+fowner,+fsetid,+net_bind_service"
+"""Capabilities of dist/smb3server.service that serving files takes."""
 CONFIG = """
 [server]
 name = "FILES"
@@ -65,10 +69,11 @@ class Member:
         return Netlogon(fixed, self.machine, REALM)
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self, *prefix: str, options: Sequence[str] = ()) -> Iterator[None]:
         log = self.folder / "server.log"
         with log.open("wb") as output:
-            words = self.domain.words("member", [sys.executable, "-m", "smb3server", "--config", str(self.config)])
+            command = [*prefix, sys.executable, "-m", "smb3server", "--config", str(self.config), *options]
+            words = self.domain.words("member", command)
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.domain.environment()
             )
@@ -228,3 +233,35 @@ def test_leaving_removes_the_account_and_both_files(domain: Domain, tmp_path: Pa
     assert "LEAVER$" not in domain.tool("computer", "list")
     assert sorted(path.name for path in (tmp_path / "state").glob("domain.*")) == ["domain.secret.lock"]
     assert "not joined" in member.run("status").stdout
+
+
+def test_the_user_of_the_unit_serves_and_rotates(domain: Domain, tmp_path: Path) -> None:
+    """As the packaged unit does it: its configuration names no state, its user is not root, root joins."""
+    pytest.importorskip("gssapi", reason="needs the part kerberos")
+    member, state = Member(domain, tmp_path), tmp_path / "state"
+    open_up(tmp_path)
+    state.mkdir(0o700)
+    os.chown(state, *NOBODY)
+    text = member.config.read_text().replace("FILES", "UNIT").replace(f'state = "{state}"\n', "")
+    member.config.write_text(text)
+    unit = (
+        "setpriv", f"--reuid={NOBODY[0]}", f"--regid={NOBODY[1]}", "--clear-groups",
+        f"--inh-caps={UNITS}", f"--ambient-caps={UNITS}", f"--bounding-set={UNITS}", "--no-new-privs",
+    )  # fmt: skip
+    assert "or set `state` in [server]" in member.run("join").stderr
+    joined = member.run("join", "--state", str(state))
+    assert joined.returncode == 0, joined.stderr
+    for name in ("domain.secret", "domain.keytab"):
+        found = (state / name).stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (*NOBODY, 0o600)
+    rotated = domain.command(
+        "member", *unit, sys.executable, "-m", "smb3server", "domain", "rotate", "--state", str(state),
+        "--config", str(member.config),
+    )  # fmt: skip
+    assert rotated.returncode == 0, rotated.stderr
+    with member.serving(*unit, options=("--state", str(state))):
+        address = domain.network.address("member")
+        put = ("smbclient", f"//{address}/data", "-U", f"{WORKGROUP}\\alice%{PASSWORD}", "-c", "put /etc/hostname a")
+        done = domain.command("client", *put)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "data" / "a").exists()
