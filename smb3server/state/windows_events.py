@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+_PROVIDER = "Microsoft-Windows-SMBServer"
+"""For events of which the published messages do not say the log."""
 _SECURITY = "Microsoft-Windows-SMBServer/Security"
 _OPERATIONAL = "Microsoft-Windows-SMBServer/Operational"
 _ANALYTIC = "Microsoft-Windows-SMBServer/Analytic"
@@ -20,7 +22,7 @@ class WindowsEvent(NamedTuple):
 
     number: int
     channel: str
-    """The log that Windows writes it to. One number may stand for several things, one in each log."""
+    """The log that Windows writes it to, or its provider. One number may stand for several things, one in each log."""
     text: str
     """What it means there, in short."""
 
@@ -32,8 +34,8 @@ class WindowsEvent(NamedTuple):
 
 _BAD_LOGON = WindowsEvent(551, _SECURITY, "SMB session authentication failure")
 _ANONYMOUS = WindowsEvent(1009, _SECURITY, "The server denied anonymous access")
-_UNENCRYPTED = WindowsEvent(1003, _SECURITY, "An unencrypted message was rejected where encryption is required")
-_BAD_SIGNATURE = WindowsEvent(1004, _SECURITY, "An incorrectly signed message was rejected")
+_UNENCRYPTED = WindowsEvent(1003, _PROVIDER, "An unencrypted message was rejected where encryption is required")
+_BAD_SIGNATURE = WindowsEvent(1004, _PROVIDER, "An incorrectly signed message was rejected")
 _DENIED = WindowsEvent(1006, _SECURITY, "The share denied access")
 
 _LOGON_FAILURES = (
@@ -63,8 +65,8 @@ EVENTS: dict[tuple[str, str], WindowsEvent] = {
     ("request_refused", "unencrypted"): _UNENCRYPTED,
     ("request_refused", "bad_signature"): _BAD_SIGNATURE,
     ("request_refused", "not_signed"): _BAD_SIGNATURE,
-    ("connection_ended", "negotiation"): WindowsEvent(1005, _SECURITY, "Negotiation could not be validated"),
-    ("connection_ended", "decryption"): WindowsEvent(1015, _SECURITY, "Decrypt call failed"),
+    ("connection_ended", "negotiation"): WindowsEvent(1005, _PROVIDER, "Negotiation could not be validated"),
+    ("connection_ended", "decryption"): WindowsEvent(1015, _PROVIDER, "Decrypt call failed"),
     ("connection_ended", "smb1"): WindowsEvent(1001, _OPERATIONAL, "A client tried SMB1, which is not supported"),
     ("reopen_failed", ""): WindowsEvent(1016, _OPERATIONAL, "Reopen failed"),
     ("open_expired", ""): WindowsEvent(1017, _OPERATIONAL, "Handle scavenged"),
