@@ -245,20 +245,7 @@ class ServerCollector(Collector):
             yield _gauges(prefix + name, "Open files on the share", "share", opens)
         for name in ("tree_connects", "tree_connect_count"):
             yield _gauges(prefix + name, "Tree connects to the share", "share", trees)
-        durable = GaugeMetricFamily(
-            "smb3server_share_durable_opens",
-            "Opens that outlive their connection",
-            labels=["share", "kind"],
-        )
-        kinds = Counter(
-            (opened.tree.share.name, opened.durable.kind)
-            for opened in server.opens.by_id.values()
-            if opened.durable is not None
-        )
-        for name in opens:
-            for kind in ("durable", "resilient", "persistent"):
-                durable.add_metric([name, kind], kinds[name, kind])
-        yield durable
+        yield self._durable_opens(opens)
         yield _counters(prefix + "received_bytes", "Bytes that clients wrote to the share", "share", received)
         yield _counters(prefix + "sent_bytes", "Bytes that clients read from the share", "share", sent)
         recycled = {share.share: share.recycle for share in shares if share.recycle is not UNSET}
@@ -281,23 +268,42 @@ class ServerCollector(Collector):
                 "share",
                 {name: found.removed_bytes for name, found in recycled.items()},
             )
-        timings = server.measuring.timings
+        yield from self._requests_of_shares(list(opens))
+
+    def _durable_opens(self, names: Iterable[str]) -> Metric:
+        found = GaugeMetricFamily(
+            "smb3server_share_durable_opens", "Opens that outlive their connection", labels=["share", "kind"]
+        )
+        kinds = Counter(
+            (opened.tree.share.name, opened.durable.kind)
+            for opened in self._server.opens.by_id.values()
+            if opened.durable is not None
+        )
+        for name in names:
+            for kind in ("durable", "resilient", "persistent"):
+                found.add_metric([name, kind], kinds[name, kind])
+        return found
+
+    def _requests_of_shares(self, names: Sequence[str]) -> Iterator[Metric]:
+        """How many requests the shares have had, how long they took, and how many are under way."""
+        measuring, prefix = self._server.measuring, "windows_smb_server_shares_"
+        timings = measuring.timings
         if timings is None:
             return
-        waiting = server.measuring.waiting()
-        queue = {name: waiting[name, READS] + waiting[name, WRITES] for name in opens}
-        pending = {name: queue[name] + waiting[name, OTHERS] for name in opens}
+        waiting = measuring.waiting()
+        queue = {name: waiting[name, READS] + waiting[name, WRITES] for name in names}
+        pending = {name: queue[name] + waiting[name, OTHERS] for name in names}
         yield _gauges(prefix + "current_data_queue_length", "READs and WRITEs under way", "share", queue)
         yield _gauges(prefix + "current_pending_requests", "Requests under way", "share", pending)
         for index, kind in ((READS, "read"), (WRITES, "write"), (OTHERS, "metadata")):
-            seconds = {name: timings.seconds_of_shares.get(name, _NONE)[index] for name in opens}
+            seconds = {name: timings.seconds_of_shares.get(name, _NONE)[index] for name in names}
             yield _counters(prefix + f"{kind}_seconds", f"Time of requests on the share: {kind}", "share", seconds)
-            counts = {name: timings.of_shares[name][index] if name in timings.of_shares else 0 for name in opens}
+            counts = {name: timings.of_shares[name][index] if name in timings.of_shares else 0 for name in names}
             for name in (f"{kind}_requests", f"{kind}_requests_count"):
                 yield _counters(prefix + name, f"Requests on the share: {kind}", "share", counts)
         for name in ("files_opened", "files_opened_count"):
             yield _counters(
-                prefix + name, "Files opened on the share", "share", {share: timings.opened[share] for share in opens}
+                prefix + name, "Files opened on the share", "share", {share: timings.opened[share] for share in names}
             )
 
     def _as_samba(self) -> Iterator[Metric]:

@@ -23,6 +23,7 @@ from smb3server.wire import create_contexts, svhdx
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.svhdx import Originator
 from smbdirect.providers.make import make_provider
+from tests.lab.command import serve, stop
 from tests.lab.disks import SIZE, Folder
 from tools.support import own_user
 
@@ -289,3 +290,29 @@ def test_net_rpc_shows_shares_files_and_says_what_is_not_there(tmp_path: Path) -
     assert "Num users: 2" in bobs and "Received 1 entries" in bobs
     # Services, registry and event log are not there, and programs say so.
     assert re.findall(r"pipe (\w+)\. Error was NT_STATUS_OBJECT_NAME_NOT_FOUND", rest) == ["svcctl", "winreg", "winreg"]
+
+
+@pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed")
+def test_counters_show_what_smbclient_does(tmp_path: Path) -> None:
+    """``smb3server metrics --counters`` while smbclient reads one file again and again."""
+    served = serve(tmp_path, "--state", str(tmp_path / "state"))
+    try:
+        (served.share / "f").write_bytes(os.urandom(1 << 20))
+        ask = [sys.executable, "-m", "smb3server", "metrics", "--state", str(tmp_path / "state")]
+        subprocess.run(ask, cwd=ROOT, capture_output=True, check=True, timeout=60)
+        measuring = subprocess.Popen([*ask, "--counters", "5"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        while measuring.poll() is None:
+            words = ["smbclient", "//127.0.0.1/share", "-p", str(served.port), "-U", "u%pw", "-c", "get f /dev/null"]
+            subprocess.run(words, capture_output=True, check=True, timeout=60)
+        assert measuring.stdout is not None
+        lines = dict(line.rstrip().rsplit(" : ", 1) for line in measuring.stdout)
+        measuring.stdout.close()
+    finally:
+        assert stop(served) == 0
+    value = {path.removeprefix("\\SMB Server Shares(share)\\"): float(number) for path, number in lines.items()}
+    assert value["Read Bytes/sec"] > 100_000
+    assert value["Avg. Bytes/Read"] > 60_000
+    assert 0 < value["Avg. sec/Read"] < 5 and 0 < value["Avg. sec/Request"] < 5
+    assert value["Write Requests/sec"] == 0 and value["Total File Open Count"] > 0
+    assert value["\\Server\\Files Opened Total"] == value["Total File Open Count"]
+    assert value["\\SMB Server\\Read Bytes/sec"] == value["Read Bytes/sec"]
