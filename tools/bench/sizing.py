@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -47,6 +48,8 @@ state = "{folder}/state"
 
 [limits]
 max_opens = 40000
+max_connections = 2500
+max_unauthenticated = 500
 max_user_share = 1.0
 
 [[user]]
@@ -69,7 +72,7 @@ class Counts(NamedTuple):
     rdma: int
 
 
-FULL, QUICK = Counts(1000, 1000, 4000, 50), Counts(60, 60, 300, 6)
+FULL, QUICK = Counts(1000, 1000, 10_000, 50), Counts(60, 60, 300, 6)
 
 
 class Row(NamedTuple):
@@ -187,10 +190,12 @@ class Sizing:
             return await session.client.log_on("u", "pw")
 
         await self._step("a session on a connection that is there", counts.sessions, one_more)
-        for number in range(counts.opens):
+        # The server keeps two descriptors for each open, and so many for connections.
+        opens = min(counts.opens, (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 6000) // 4)
+        for number in range(opens):
             (self._data / f"f{number}").touch()
-        await self._step("an open of a file of its own", counts.opens, lambda number: tree.create(f"f{number}"))
-        await self._step("an open of a file that is open", counts.opens, lambda _: tree.create("f0"))
+        await self._step("an open of a file of its own", opens, lambda number: tree.create(f"f{number}"))
+        await self._step("an open of a file that is open", opens, lambda _: tree.create("f0"))
         for credits in CREDITS:
             name = f"an SMB Direct connection of {credits} credits (iWARP)"
             await self._step(name, counts.rdma, partial(self._with_credits, credits))
