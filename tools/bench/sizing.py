@@ -48,6 +48,7 @@ state = "{folder}/state"
 
 [limits]
 max_opens = 40000
+max_sessions_per_user = 100000
 max_connections = 2500
 max_unauthenticated = 500
 max_user_share = 1.0
