@@ -444,7 +444,9 @@ def _options_of(flags: int, share: Share) -> dict[str, object | None]:
         int(ShareFlags.COMPRESS_DATA): "compress",
         _ENABLE_CA: "continuous_availability",
     }
-    options: dict[str, object | None] = {name: bool(flags & bit) for bit, name in names.items() if (flags ^ before) & bit}
+    options: dict[str, object | None] = {
+        name: bool(flags & bit) for bit, name in names.items() if (flags ^ before) & bit
+    }
     if (flags ^ before) & ShareFlags.NO_CACHING:
         options["offline_files"] = _MODES[flags & ShareFlags.NO_CACHING]
     return options

@@ -357,7 +357,9 @@ class Events:
             "protocol_error": connection.broke_protocol,
             "reason": printable(why),
         }
-        _tell(_net, level, "connection_ended", text, fields, connection.ended_case or ("client" if by == "client" else ""))
+        _tell(
+            _net, level, "connection_ended", text, fields, connection.ended_case or ("client" if by == "client" else "")
+        )
 
     def _carry(self, connection: Connection) -> Carried:
         """Add what an ended connection has carried to the total. Return its own part."""

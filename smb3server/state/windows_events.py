@@ -1,8 +1,8 @@
 """The numbers that Windows gives the same events, by which tools that watch Windows servers find them.
 
 Only events that are published and mean the same are here. Sources: the messages of the provider
-Microsoft-Windows-SMBServer (its manifest, in srv2.sys), and Microsoft's pages of the audit events 5140, 5145, 4656, 4660
-and 4670.
+Microsoft-Windows-SMBServer (its manifest, in srv2.sys), and Microsoft's pages of the audit events 5140, 5145, 4656,
+4660 and 4670.
 """
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ def read(before: Samples, now: Samples, seconds: float) -> Iterator[Reading]:
         names = _instances(counter, now, label)
         for name in (*names, TOTAL) if names else ():
             chosen = [frozenset({(label, one)}) for one in (names if name == TOTAL else [name])]
-            values = _value(counter, *(_only(samples, chosen) for samples in (before, now)), seconds)
-            yield Reading(f"{counter.set}({name})\\{counter.name}", values)
+            value = _value(counter, _only(before, chosen), _only(now, chosen), seconds)
+            yield Reading(f"{counter.set}({name})\\{counter.name}", value)
 
 
 def _instances(counter: WindowsCounter, samples: Samples, label: str) -> list[str]:

@@ -2,8 +2,9 @@
 
     python -m tools.bench.sizing [--quick] [--json]
 
-A server is started as a process of its own. After each step its memory is read from /proc/PID/smaps_rollup (what
-is no file's), and its descriptors are counted. Memory does not depend on what else the machine does, so this needs no quiet machine.
+A server is started as a process of its own. After each step its memory is read from /proc/PID/smaps_rollup (what is no
+file's), and its descriptors are counted. Memory does not depend on what else the machine does, so this needs no quiet
+machine.
 What a step has added, divided by its number, is the cost of one. Small steps would show the allocator instead.
 """
 

@@ -54,8 +54,7 @@ def sessions(port: int) -> dict[str, str]:
     endpoint = administrator(port)
     found = srvs.hNetrSessionEnum(endpoint, NULL, NULL, 502)["InfoStruct"]["SessionInfo"]["Level502"]["Buffer"]
     endpoint.disconnect()
-    names = ("sesi502_username", "sesi502_transport")
-    return {user: how for user, how in ((entry[name].rstrip("\0") for name in names) for entry in found)}
+    return {entry["sesi502_username"].rstrip("\0"): entry["sesi502_transport"].rstrip("\0") for entry in found}
 
 
 def files(port: int, user: str) -> dict[str, int]:
@@ -236,12 +235,13 @@ as="-s {smb_conf} -S 127.0.0.1 -U u%pw"
 smbclient -s {smb_conf} //127.0.0.1/data -U bob%pw -c 'put /etc/hostname held' > /dev/null
 (echo 'open held'; sleep 20) | smbclient -s {smb_conf} //127.0.0.1/data -U bob%pw > /dev/null &
 client=$!
-for i in $(seq 200); do rpcclient -s {smb_conf} -U u%pw 127.0.0.1 -c netfileenum | grep -q held && break; sleep 0.1; done
+asked="rpcclient -s {smb_conf} -U u%pw 127.0.0.1 -c"
+for i in $(seq 200); do $asked netfileenum | grep -q held && break; sleep 0.1; done
 net rpc share list $as
 net rpc share list $as --long
 echo files; net rpc file $as
 echo mine; net rpc file user bob $as
-rpcclient -s {smb_conf} -U u%pw 127.0.0.1 -c 'netsessenum 127.0.0.1 bob; netdiskenum; netremotetod'
+$asked 'netsessenum 127.0.0.1 bob; netdiskenum; netremotetod'
 net rpc info $as
 net rpc user info u $as
 echo services; net rpc service list $as 2>&1

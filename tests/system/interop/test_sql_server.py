@@ -1,5 +1,6 @@
-"""What SQL Server does with its files, by smbprotocol and impacket: pages and log records written through and unbuffered,
-a server that is killed meanwhile, sector sizes, and the sparse stream that DBCC CHECKDB makes of its snapshot."""
+"""What SQL Server does with its files, by smbprotocol and impacket: pages and log records written through and
+unbuffered, a server that is killed meanwhile, sector sizes, and the sparse stream that DBCC CHECKDB makes of its
+snapshot."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def _write_pages(served: Served, writer: int, acknowledged: dict[int, int], enou
         version = acknowledged.get(number, 0) + 1
         try:
             database.file.write(page(number, version), number * PAGE)
-        except Exception:  # noqa: BLE001
+        except Exception:
             # The server is gone, and each library has its own exceptions for that.
             return
         acknowledged[number] = version
@@ -109,7 +110,7 @@ def _append_records(served: Served, records: list[bytes], enough: threading.Even
         record = random.Random(count).randbytes(512 * (1 + count * 7 % 120))
         try:
             database.file.write(record, at)
-        except Exception:  # noqa: BLE001
+        except Exception:
             return
         records.append(record)
         at += len(record)
