@@ -81,7 +81,7 @@ class Row(NamedTuple):
     """What one step has added."""
 
     what: str
-    count: int
+    number: int
     kib: float
     """For each."""
     descriptors: float
@@ -188,7 +188,7 @@ class Sizing:
 
         async def one_more(number: int) -> ClientSession:
             session = connected[number % len(connected)]
-            assert isinstance(session, ClientSession)
+            assert isinstance(session, ClientSession) and isinstance(session.client, Client)
             return await session.client.log_on("u", "pw")
 
         await self._step("a session on a connection that is there", counts.sessions, one_more)
@@ -246,7 +246,7 @@ async def measure(counts: Counts) -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as Markdown."""
     lines = ["| what | measured with | KiB each | descriptors each |", "| --- | --- | --- | --- |"]
-    lines += [f"| {row.what} | {row.count:,} | {row.kib:,.1f} | {row.descriptors:g} |" for row in rows]
+    lines += [f"| {row.what} | {row.number:,} | {row.kib:,.1f} | {row.descriptors:g} |" for row in rows]
     return "\n".join(lines)
 
 
