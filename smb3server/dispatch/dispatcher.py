@@ -136,11 +136,13 @@ class Dispatcher:
             if len(view) >= HEADER_SIZE:
                 if view[:4] == TRANSFORM_PROTOCOL_ID:
                     view, cipher_session = self._decrypt(view)
-                if self._fast_lane.take(inbound, view, cipher_session):
+                # More commands follow if NextCommand is not 0. It is a multiple of eight.
+                if not (view[20] or view[21]):
+                    if self._fast_lane.take(inbound, view, cipher_session):
+                        return
+                elif view[12] == _CREATE and self._looked(inbound, view, cipher_session):
                     return
             self._fast_lane.end_row()
-            if len(view) > HEADER_SIZE and view[12] == _CREATE and self._looked(inbound, view, cipher_session):
-                return
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
@@ -153,6 +155,7 @@ class Dispatcher:
 
     def _looked(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
         """Answer a message by the lane of looks, if it is one."""
+        self._fast_lane.end_row()
         if self._look_lane is None:
             if not self.connection.is_authenticated:
                 return False
@@ -499,6 +502,12 @@ class Dispatcher:
         if request.async_id:
             self._flush(chain)
         self._go_on(chain)
+
+    def answer(self, request: Request, result: Response | StatusError) -> None:
+        """See ``Host``."""
+        self._take(request, request.chain, result)
+        self._flush(request.chain)
+        request.chain.end()
 
     def may_send_file(self, request: Request) -> bool:
         """See ``Host``."""

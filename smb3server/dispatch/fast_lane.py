@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import CREDIT_SIZE, has_expired, lacks_protection, pays_for
+from smb3server.dispatch.checks import CREDIT_SIZE, check_body, has_expired, lacks_protection, pays_for
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request, Response
+from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request, Response, TreeRequest
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
@@ -58,16 +58,18 @@ LARGEST_DATA = 65536
 ``Usage.lent``."""
 _HIGHEST = LARGEST_DATA >> 16
 """Most of the third byte of an ordinary length."""
+_SMALL = 4096
+"""Bytes of a handler's response up to which its parts are joined."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
 Body = tuple[bytes, Buffer | None]
 """The fixed part of a response, and the data behind it or None."""
-Begin = Callable[[Request], Pending]
-"""Begins what the request asks for, and returns what a handler returns that cannot answer at once."""
+Begin = Callable[[Any], Response | Pending]
+"""Does or begins what the request asks for, as a handler. It is called with the request."""
 Answer = Callable[[], Body | Begin | None]
-"""Does what the request asks for and returns the response, or returns what begins it. None: nothing was done, and the
-general path has to do it. An exception becomes the status of the response, as in a handler."""
+"""Does what the request asks for and returns the response, or returns what does or begins it. None: nothing was done,
+and the general path has to do it. An exception becomes the status of the response, as in a handler."""
 Found = tuple["Open | None", Answer, RemoteMemory | None]
 """The open that a request works on or None, what answers the request, and the client's memory if the data goes by
 RDMA."""
@@ -101,6 +103,28 @@ _NEVER: Start = (0.0, 0.0)
 
 SHORT_FORMS: dict[int, ShortForm] = {}
 """By command."""
+
+
+def whole(handler: Handler) -> ShortForm:
+    """Return the short form of a command of a tree connect whose handler is called as in the general path. The checks
+    and the objects of messages with several commands are saved."""
+
+    def begin(request: TreeRequest) -> Response | Pending:
+        check_body(request)
+        result: Response | Pending = handler(request)
+        return result
+
+    found: Found = (None, lambda: begin, None)
+
+    def look(
+        connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+    ) -> Found | None:
+        if tree is None or tree.share.audit is not None or connection.host.opens.persistence is not None:
+            # Refusals are recorded, and changes are stored before the answer: the general path does both.
+            return None
+        return found
+
+    return ShortForm(handler, look, ends_row=True)
 
 
 def ordinary_open(
@@ -344,26 +368,28 @@ class FastLane:
         observer: Observer | None,
         start: Start,
     ) -> None:
-        """Go on as the general path does with a request that is not answered at once. It has failed, or it is begun now
-        and answered later (``Dispatcher.finish``)."""
+        """Go on as the general path does with a request that has failed, or that is begun now. It may be answered later
+        (``Dispatcher.finish``)."""
+        result: Response | StatusError | Pending
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            pending = outcome(request)
+            result = outcome(request)
         except Exception as error:
             result = remote.failure(request, error) if remote is not None else failure(request, error)
-            if observer is not None:
-                observer.ran(request, result, start)
-            self._writer.send([self._writer.reply(request, result)], request.chain.cipher_session)
-            request.chain.end()
-            return
         if observer is not None:
-            observer.ran(request, pending, start)
-        lookup.begin(request)
-        self._requests.add(request, pending)
-        early = pending.handler_returned()
-        if early is not None:
-            self._host.finish(request, early)
+            observer.ran(request, result, start)
+        if isinstance(result, Pending):
+            lookup.begin(request)
+            self._requests.add(request, result)
+            early = result.handler_returned()
+            if early is not None:
+                self._host.finish(request, early)
+            return
+        if request.pending is not None:
+            request.pending.drop()
+        if isinstance(result, StatusError) or not self.finish(request, result):
+            self._host.answer(request, result)
 
     def _request(
         self,
@@ -395,22 +421,26 @@ class FastLane:
         )
 
     def finish(self, request: Request, response: Response) -> bool:
-        """Answer an ordinary request that was pending, as the only one of its message. Return False, with nothing
-        changed, for any other, or if its reply is not ordinary."""
+        """Answer an ordinary request, as the only one of its message. Return False, with nothing changed, for any
+        other, or if its reply is not ordinary."""
         chain, header, connection = request.chain, request.header, self._connection
         if (
             header.command not in SHORT_FORMS
             or chain.offset >= 0
             or chain.replies
-            or chain.cipher_session is not None
             or request.async_id
             or request.session is None
             or request.tree is None
-            or (request.signer is None and (request.signed or request.session.signing_required))
+            or (
+                request.signer is None
+                and chain.cipher_session is None
+                and (request.signed or request.session.signing_required)
+            )
             or response.status
             or response.on_sent is not None
             or response.data is not None
-            or len(response.segments) != 1
+            or response.packed is not None
+            or sum(map(len, response.segments)) > _SMALL
             or connection.transport.pending_send_bytes > _FEW_UNSENT
         ):
             return False
@@ -427,7 +457,7 @@ class FastLane:
             request.tree.tree_id << 32,
             request.session.session_id,
         )
-        body = bytes(response.segments[0]), None
-        self._send(packed, body, request.signer, header.message_id, None, response.invalidate)
+        body = b"".join(response.segments), None
+        self._send(packed, body, request.signer, header.message_id, chain.cipher_session, response.invalidate)
         chain.end()
         return True

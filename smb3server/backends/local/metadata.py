@@ -197,23 +197,35 @@ class MetadataStore:
 
     def _attribute(self, reference: Reference, stat: Statx, name: bytes) -> bytes | None:
         """Return an extended attribute of a file; None if it is not set. Raises ``OSError``."""
-        if isinstance(reference, int):
-            return syscalls.fgetxattr(reference, name)
-        # By way of /proc a look costs much more than memory does.
         kept = self.kept.of(stat)
-        if kept is not None and name in kept:
-            return kept[name]
-        value = syscalls.getxattr(reference, name)
+        if kept is not None and name in kept.values:
+            return kept.values[name]
+        read = syscalls.fgetxattr if isinstance(reference, int) else syscalls.getxattr
+        value = read(reference, name)  # type: ignore[operator]
         if kept is not None and (value is None or len(value) <= kept_attributes.MAX_BYTES):
-            kept[name] = value
+            kept.values[name] = value
         return value
 
     def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
         """Return metadata and security descriptor of a file. ``stat``: its own. ``data``: as in ``file_info``."""
+        kept = self.kept.of(stat) if data is None else None
+        known = kept.described if kept is not None else None
+        block = self.attribute_block
+        if known is not None and known[0] == stat and known[1] == block:
+            return known[2]
         metadata = self.load(reference, stat)
         present = metadata.present & Blob.DESCRIPTOR
         descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
-        return Described(self.info(stat, metadata, data), descriptor)
+        described = Described(self.info(stat, metadata, data), descriptor)
+        if (
+            kept is not None
+            and self._meta in kept.values
+            and (not present or self._names[Blob.DESCRIPTOR] in kept.values)
+            and not metadata.beside
+        ):
+            # The side-car store changes without the file's change time.
+            kept.described = stat, block, described
+        return described
 
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None

@@ -18,6 +18,7 @@ from smb3server.commands.create.virtual_disks import DiskOpening, without_suffix
 from smb3server.commands.info import presentation, quotas
 from smb3server.commands.info.waits import one_step
 from smb3server.dispatch.chain import Fresh
+from smb3server.dispatch.fast_lane import SHORT_FORMS, whole
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
@@ -436,3 +437,6 @@ def describe(
         if content is not None:
             answers.append(wire.RawContext(name, content))
     return fields, answers
+
+
+SHORT_FORMS[Command.CREATE] = whole(create)

@@ -13,6 +13,7 @@ from smb3server.commands.apple import nfs_aces
 from smb3server.commands.info import quotas
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS, encode_stream_list
 from smb3server.commands.info.fs_levels import FS_LEVELS
+from smb3server.dispatch.fast_lane import SHORT_FORMS, whole
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
@@ -188,3 +189,6 @@ _BY_TYPE: dict[int, Query] = {
     InfoType.SECURITY: _query_security,
     InfoType.QUOTA: quotas.query,
 }
+
+
+SHORT_FORMS[Command.QUERY_INFO] = whole(query_info)
