@@ -352,7 +352,7 @@ class LocalBackend(Backend):
 
     def look(
         self, path: Path, follow: bool, directory: bool | None, user: User | None
-    ) -> tuple[Described, Path | None]:
+    ) -> tuple[Described, Path]:
         self.opens += 1
         if not path and not self.is_available():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -362,7 +362,10 @@ class LocalBackend(Backend):
                 descriptor, stat, _, on_disk = self.resolver.look_up(path, follow, False)
             if directory is not None:
                 _check_directory(path, directory, KINDS.get(stat.mode & KIND_BITS, _OTHER))
-            return self.store.describe(f"/proc/self/fd/{descriptor}", stat), on_disk
+            found = self.store.describe(f"/proc/self/fd/{descriptor}", stat)
+            if on_disk is None:
+                on_disk = tuple(map(names.to_wire, self.resolver.disk_path(descriptor))) if path else ()
+            return found, on_disk
         finally:
             if descriptor >= 0:
                 # Not by ``release``: the file had a name when it was found.

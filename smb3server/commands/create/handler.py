@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
 from smb3server.access import masks
-from smb3server.backends.base import FileInfo, Kind
+from smb3server.backends.base import Backend, FileInfo, Kind
 from smb3server.commands.create import checks, durable, previous, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
 from smb3server.commands.create.opening import Opening
@@ -55,6 +55,7 @@ from smb3server.wire.svhdx import OPEN_DEVICE_CONTEXT
 
 # A name of a module costs less to look up than a member of an enumeration.
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
+_SMB_3_0 = int(Dialect.SMB_3_0)
 _NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _FOR_BACKUP = int(CreateOptions.OPEN_FOR_BACKUP_INTENT)
@@ -409,34 +410,51 @@ def describe(
 ) -> tuple[CreateResponse, list[wire.RawContext]]:
     """Return the response's fixed part, and the contexts that describe the file. [MS-SMB2 2.2.14]"""
     info = presentation.shown(opened, info)
-    # 2.2.14: the Flags field is used from dialect 3.0 on.
-    reparse = info.attributes & REPARSE_POINT and opening.opener.dialect >= Dialect.SMB_3_0
-    fields = CreateResponse(
-        89,
-        level,
-        CREATE_FLAG_REPARSEPOINT if reparse else 0,
-        opening.action,
-        info.creation_time,
-        info.last_access_time,
-        info.last_write_time,
-        info.change_time,
-        info.allocation_size,
-        info.end_of_file,
-        info.attributes,
-        0,
-        *opened.file_id,
-    )
+    fields = fixed_part(opened, info, level, opening.action, opening.opener.dialect)
     asked = opening.contexts.others
-    if not asked:
-        return fields, []
-    found = Described(info, opened.maximal_access, opening.backend.volume_serial, opened)
+    return fields, answers_to(asked, opened, info, opening.backend) if asked else []
+
+
+def fixed_part(opened: Open, info: FileInfo, level: int, action: CreateAction, dialect: int) -> CreateResponse:
+    """Return the response's fixed part. ``info``: as the client sees it. ``level``: the OplockLevel. [MS-SMB2
+    2.2.14]"""
+    # The Flags field is used from dialect 3.0 on.
+    reparse = info.attributes & REPARSE_POINT and dialect >= _SMB_3_0
+    # As ``CreateResponse(…)``, for a third of its time.
+    made: CreateResponse = tuple.__new__(
+        CreateResponse,
+        (
+            89,
+            level,
+            CREATE_FLAG_REPARSEPOINT if reparse else 0,
+            action,
+            info.creation_time,
+            info.last_access_time,
+            info.last_write_time,
+            info.change_time,
+            info.allocation_size,
+            info.end_of_file,
+            info.attributes,
+            0,
+            *opened.file_id,
+            0,
+            0,
+        ),
+    )
+    return made
+
+
+def answers_to(asked: Mapping[bytes, Any], opened: Open, info: FileInfo, backend: Backend) -> list[wire.RawContext]:
+    """Return the contexts that answer those of the request with a module of their own (``registry``). ``info``: as the
+    client sees it."""
+    found = Described(info, opened.maximal_access, backend.volume_serial, opened)
     answers: list[wire.RawContext] = []
     for name, data in asked.items():
         answer = KINDS[name].answer
         content = answer(found, data) if answer is not None else None
         if content is not None:
             answers.append(wire.RawContext(name, content))
-    return fields, answers
+    return answers
 
 
 SHORT_FORMS[Command.CREATE] = whole(create)

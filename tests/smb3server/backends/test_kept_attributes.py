@@ -220,6 +220,7 @@ def test_a_look_finds_what_opening_finds(store: LocalBackend, root: Path, descri
                     with pytest.raises(type(error)):
                         store.look(path, follow, directory, None)
                     continue
+                assert on_disk in (opened.path, None)
+                for look in (LocalBackend.look, Backend.look):
+                    assert look(store, path, follow, directory, None) == (found, opened.path)
                 opened.close()
-                assert store.look(path, follow, directory, None) == (found, on_disk)
-                assert Backend.look(store, path, follow, directory, None) == (found, on_disk)
