@@ -278,7 +278,8 @@ class FastLane:
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
         if form.ends_row:
-            self.end_row()
+            if self._row is not None:
+                self.end_row()
         elif (
             form.writes
             and self._row is None
@@ -299,8 +300,9 @@ class FastLane:
             return False
         if type(body) is not tuple:
             window.consume(message_id, cost)
-            self.end_row()
-            request = self._request(Header._make(header), inbound, view, cipher_session, session, tree, opened, signer)
+            if self._row is not None:
+                self.end_row()
+            request = self._request(tuple.__new__(Header, header), inbound, view, cipher_session, session, tree, opened, signer)
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
             return True

@@ -185,9 +185,8 @@ class LookLane:
         grant, limit = connection.command_sequence_window.grant, connection.credit_limit
         target, session_id = tree.tree_id << 32, tree.session.session_id
         replies = bytearray()
-        for number, header in enumerate(headers):
+        for header, cost, body in zip(headers, costs, seen[1:], strict=True):
             _, _, charge, _, command, credits, flags, step, message_id, _, _, _, _ = header
-            body = seen[number + 1]
             length = HEADER_SIZE + len(body)
             padding = -length & 7
             packed = REPLY_HEADER.pack(
@@ -196,7 +195,7 @@ class LookLane:
                 charge,
                 0,
                 command,
-                grant(credits, limit, message_id, costs[number]),
+                grant(credits, limit, message_id, cost),
                 _REPLY | flags & ECHOED_FLAGS,
                 length + padding if step else 0,
                 message_id,

@@ -360,8 +360,8 @@ class LocalBackend(Backend):
         try:
             with LookAs(user):
                 descriptor, stat, _, on_disk = self.resolver.look_up(path, follow, False)
-            if directory is not None:
-                _check_directory(path, directory, KINDS.get(stat.mode & KIND_BITS, _OTHER))
+            if directory is not None and directory is not (KINDS.get(stat.mode & KIND_BITS) is _DIRECTORY):
+                raise _wrong_kind(path, directory)
             found = self.store.describe(f"/proc/self/fd/{descriptor}", stat)
             if on_disk is None:
                 on_disk = tuple(map(names.to_wire, self.resolver.disk_path(descriptor))) if path else ()
@@ -403,8 +403,8 @@ class LocalBackend(Backend):
 
     def _check_kind(self, request: OpenRequest, kind: Kind) -> None:
         directory = request.directory
-        if directory is not None and not (request.stream and directory is False):
-            _check_directory(request.path, directory, kind)
+        if directory is not None and directory is not (kind is _DIRECTORY) and not (request.stream and not directory):
+            raise _wrong_kind(request.path, directory)
         data = request.read or request.write
         if kind is _OTHER and (data or request.stream):
             raise PermissionError(errno.EACCES, "neither a file nor a directory", "/".join(request.path))
@@ -743,12 +743,10 @@ class _RememberedFile(Remembered):
         return self._backend.reopen(request, self._file_id)
 
 
-def _check_directory(path: Path, directory: bool, kind: Kind) -> None:
-    """Raise ``OSError`` if a directory was found and ``directory`` is false, or something else and it is true."""
-    if directory and kind is not _DIRECTORY:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "/".join(path))
-    if not directory and kind is _DIRECTORY:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "/".join(path))
+def _wrong_kind(path: Path, directory: bool) -> OSError:
+    """Return the error for a path that leads to a directory, or with ``directory`` to anything else."""
+    number = errno.ENOTDIR if directory else errno.EISDIR
+    return OSError(number, os.strerror(number), "/".join(path))
 
 
 def _existing(

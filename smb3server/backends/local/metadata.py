@@ -200,8 +200,10 @@ class MetadataStore:
         kept = self.kept.of(stat)
         if kept is not None and name in kept.values:
             return kept.values[name]
-        read = syscalls.fgetxattr if isinstance(reference, int) else syscalls.getxattr
-        value = read(reference, name)  # type: ignore[operator]
+        if isinstance(reference, int):
+            value = syscalls.fgetxattr(reference, name)
+        else:
+            value = syscalls.getxattr(reference, name)
         if kept is not None and (value is None or len(value) <= kept_attributes.MAX_BYTES):
             kept.values[name] = value
         return value

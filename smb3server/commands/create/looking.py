@@ -154,13 +154,14 @@ def _asked(requests: Requests, dialect: int) -> _Asked | None:
         or (length and (at < _CREATE_END or at + length > len(create)))
     ):
         return None
-    asked: Mapping[bytes, Any] | None = _NONE
+    asked = _NONE
     if area:
         if area > _LONGEST_CONTEXTS or more & 7 or more < _CREATE_END or more + area > len(create):
             return None
-        asked = _contexts(bytes(create[more : more + area]), dialect)
-        if asked is None:
+        found = _contexts(bytes(create[more : more + area]), dialect)
+        if found is None:
             return None
+        asked = found
     name = codecs.utf_16_le_decode(create[at : at + length], "surrogatepass", True)[0] if length else ""
     return _Asked(name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB)
 
@@ -190,7 +191,7 @@ def look(
     usage = session.usage
     if path is None or (usage is not None and not server.ceilings.admits(usage, len(opens.by_id), opens.limit)):
         return None
-    name, fields, wishes, level, longest, after_close = asked
+    _, fields, wishes, level, longest, after_close = asked
     caller = caller_of(session, tree, server.accounts)
     backend.defer_reading = True
     try:

@@ -39,7 +39,7 @@ def hidden(info: FileInfo) -> FileInfo:
 
 
 def shown(opened: Open, info: FileInfo, on_disk: Path | None = None) -> FileInfo:
-    """Return ``info`` of the open's file as its client sees it. ``on_disk``: the file's path, if the caller knows it."""
+    """Return ``info`` of the open's file as its client sees it. ``on_disk``: the file's path, if that is known."""
     if opened.store is not None and opened.store.posix:
         info = posix.shown(info)
     if opened.file is not None and opened.file.write_time is not None:
