@@ -736,9 +736,7 @@ class Backend(ABC):
             handle.close()
             raise
 
-    def look(
-        self, path: Path, follow: bool, directory: bool | None, user: User | None
-    ) -> tuple[Described, Path]:
+    def look(self, path: Path, follow: bool, directory: bool | None, user: User | None) -> tuple[Described, Path]:
         """Describe an existing file, which costs less than opening it. Return the path that it has on disk as well.
 
         ``follow``: whether a symlink that has the name is followed. ``directory``, ``user``: as in ``OpenRequest``.

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import CREDIT_SIZE, check_body, has_expired, lacks_protection, pays_for
+from smb3server.dispatch.checks import (
+    CREDIT_SIZE,
+    PAYLOAD_OFFSETS,
+    STRUCTURE_SIZE,
+    check_body,
+    has_expired,
+    lacks_protection,
+    pays_for,
+)
 from smb3server.dispatch.data_channel import RemoteMemory, described
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
@@ -105,22 +113,31 @@ SHORT_FORMS: dict[int, ShortForm] = {}
 """By command."""
 
 
-def whole(handler: Handler) -> ShortForm:
+def whole(command: int, handler: Handler) -> ShortForm:
     """Return the short form of a command of a tree connect whose handler is called as in the general path. The checks
     and the objects of messages with several commands are saved."""
+    size = STRUCTURE_SIZE[command]
+    shortest = HEADER_SIZE + (size & ~1)
 
-    def begin(request: TreeRequest) -> Response | Pending:
+    def checked(request: TreeRequest) -> Response | Pending:
         check_body(request)
         result: Response | Pending = handler(request)
         return result
 
+    begin = checked if command in PAYLOAD_OFFSETS else handler
     found: Found = (None, lambda: begin, None)
 
     def look(
         connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
     ) -> Found | None:
-        if tree is None or tree.share.audit is not None or connection.host.opens.persistence is not None:
+        if (
+            len(message) < shortest
+            or message[HEADER_SIZE] | message[HEADER_SIZE + 1] << 8 != size
+            or tree is None
             # Refusals are recorded, and changes are stored before the answer: the general path does both.
+            or tree.share.audit is not None
+            or connection.host.opens.persistence is not None
+        ):
             return None
         return found
 
@@ -302,7 +319,9 @@ class FastLane:
             window.consume(message_id, cost)
             if self._row is not None:
                 self.end_row()
-            request = self._request(tuple.__new__(Header, header), inbound, view, cipher_session, session, tree, opened, signer)
+            request = self._request(
+                tuple.__new__(Header, header), inbound, view, cipher_session, session, tree, opened, signer
+            )
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
             return True

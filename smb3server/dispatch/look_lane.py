@@ -145,9 +145,7 @@ class LookLane:
             protocol, size, charge, status, code, _, flags, step, message_id, _, _, _, _ = header
             if number == 0:
                 allowed, first, signed, sequence = _ALLOWED, message_id, flags & _SIGNED, status
-            elif (
-                not flags & _RELATED or flags & _SIGNED != signed or status != sequence or message_id != first + total
-            ):
+            elif not flags & _RELATED or flags & _SIGNED != signed or status != sequence or message_id != first + total:
                 return None
             else:
                 allowed = _ALLOWED | _RELATED

@@ -350,9 +350,7 @@ class LocalBackend(Backend):
             handle.close()
             raise
 
-    def look(
-        self, path: Path, follow: bool, directory: bool | None, user: User | None
-    ) -> tuple[Described, Path]:
+    def look(self, path: Path, follow: bool, directory: bool | None, user: User | None) -> tuple[Described, Path]:
         self.opens += 1
         if not path and not self.is_available():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, Described, FileInfo, FileKey, Kind
 from smb3server.backends.local import kept_attributes, syscalls
-from smb3server.backends.local.kept_attributes import KeptAttributes
+from smb3server.backends.local.kept_attributes import KeptAttributes, KeptFile
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.syscalls import Statx
 from smb3server.process import capabilities
@@ -185,19 +185,22 @@ class MetadataStore:
 
     # -- the small attribute
 
-    def load(self, reference: Reference, stat: Statx) -> Metadata:
-        """Return the small attribute of a file. Raises ``OSError``."""
+    def load(self, reference: Reference, stat: Statx, kept: KeptFile | None = None) -> Metadata:
+        """Return the small attribute of a file. ``kept``: as for ``_attribute``. Raises ``OSError``."""
         if self._meta is not None:
             try:
-                return unpack(self._attribute(reference, stat, self._meta), stat.ino)
+                return unpack(self._attribute(reference, stat, self._meta, kept), stat.ino)
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
                     raise
         return self._load_beside(stat)
 
-    def _attribute(self, reference: Reference, stat: Statx, name: bytes) -> bytes | None:
-        """Return an extended attribute of a file; None if it is not set. Raises ``OSError``."""
-        kept = self.kept.of(stat)
+    def _attribute(self, reference: Reference, stat: Statx, name: bytes, kept: KeptFile | None = None) -> bytes | None:
+        """Return an extended attribute of a file; None if it is not set. ``kept``: what is known of the file, if the
+        caller has found that. Raises ``OSError``."""
+        if kept is None and not isinstance(reference, int):
+            # By way of /proc a look costs much more than memory does.
+            kept = self.kept.of(stat)
         if kept is not None and name in kept.values:
             return kept.values[name]
         if isinstance(reference, int):
@@ -215,9 +218,9 @@ class MetadataStore:
         block = self.attribute_block
         if known is not None and known[0] == stat and known[1] == block:
             return known[2]
-        metadata = self.load(reference, stat)
+        metadata = self.load(reference, stat, kept)
         present = metadata.present & Blob.DESCRIPTOR
-        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
+        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR, kept) if present else None
         described = Described(self.info(stat, metadata, data), descriptor)
         if (
             kept is not None
@@ -336,13 +339,15 @@ class MetadataStore:
         """Return an item that is stored with a file. None means that there is none. Raises ``OSError``."""
         return self.blob_of(reference, stat, self.load(reference, stat), kind)
 
-    def blob_of(self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob) -> bytes | None:
-        """Return ``blob`` of a file whose small attribute holds ``metadata``."""
+    def blob_of(
+        self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob, kept: KeptFile | None = None
+    ) -> bytes | None:
+        """Return a blob of a file whose small attribute holds ``metadata``. ``kept``: as for ``_attribute``."""
         if not metadata.present & kind:
             return None
         if metadata.beside & kind:
             return self._sidecar.read(self.key(stat, metadata), _ITEM[kind], _MAX_BLOB)
-        return self._attribute(reference, stat, self._names[kind])
+        return self._attribute(reference, stat, self._names[kind], kept)
 
     def note_deletion(self, reference: Reference, stat: Statx, now: int) -> None:
         """Store when a file was deleted. ``now``: nanoseconds since 1970. Raises ``OSError``."""

@@ -457,4 +457,4 @@ def answers_to(asked: Mapping[bytes, Any], opened: Open, info: FileInfo, backend
     return answers
 
 
-SHORT_FORMS[Command.CREATE] = whole(create)
+SHORT_FORMS[Command.CREATE] = whole(Command.CREATE, create)

@@ -98,9 +98,7 @@ def _fields(
     if oplock != _NO_OPLOCK or disposition != _OPEN or access & ~_LOOKS or options & ~_OPTIONS:
         return None
     try:
-        wanted, directory = checks.check_fields(
-            impersonation, access, attributes, share_access, disposition, options
-        )
+        wanted, directory = checks.check_fields(impersonation, access, attributes, share_access, disposition, options)
     except StatusError:
         return None
     return _Fields(wanted, directory, not options & _AS_IT_IS, access, share_access, options)

@@ -191,4 +191,4 @@ _BY_TYPE: dict[int, Query] = {
 }
 
 
-SHORT_FORMS[Command.QUERY_INFO] = whole(query_info)
+SHORT_FORMS[Command.QUERY_INFO] = whole(Command.QUERY_INFO, query_info)
