@@ -100,7 +100,9 @@ def create(request: TreeRequest) -> Response | Pending:
     if name[:1] == "$" and backend is not None and backend.quotas is not None and name.lower() == quotas.FILE_NAME:
         # What quotas are asked of is a file on NTFS. Here it is the root, with no more rights than the user has there.
         name, body = "", body._replace(desired_access=int(Access.MAXIMUM_ALLOWED), create_options=0)
-    name, is_disk = without_suffix(name, tree.share.rules, asked)
+    is_disk = False
+    if tree.share.rules.shared_virtual_disks:
+        name, is_disk = without_suffix(name, asked)
     if asked.reconnect is not None:
         return _reconnect(server, opener, body, name, asked)
     if asked.durable_v2 is not None:
@@ -126,8 +128,9 @@ def create(request: TreeRequest) -> Response | Pending:
             before(opening, asked.others[context])
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
     attempt = partial(_attempt, request, opening)
-    key = durable.key_of(connection.client_guid, asked)
-    begin = partial(_may_come_again, opening, key) if key is not None else None
+    begin = None
+    if asked.durable_v2 is not None and (key := durable.key_of(connection.client_guid, asked)) is not None:
+        begin = partial(_may_come_again, opening, key)
     return retry(request, attempt, _AT_ONCE, begin)
 
 
