@@ -121,7 +121,8 @@ class Dispatcher:
                         return
                 elif view[12] == _CREATE and self._looked(inbound, view, cipher_session):
                     return
-            self._fast_lane.end_row()
+            if self._fast_lane.row is not None:
+                self._fast_lane.end_row()
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
@@ -134,7 +135,8 @@ class Dispatcher:
 
     def _looked(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
         """Answer a message by the lane of looks, if it is one."""
-        self._fast_lane.end_row()
+        if self._fast_lane.row is not None:
+            self._fast_lane.end_row()
         if self._look_lane is None:
             if not self.connection.is_authenticated:
                 return False

@@ -186,10 +186,10 @@ class FastLane:
         "_measuring",
         "_parking",
         "_requests",
-        "_row",
         "_short_only",
         "_window",
         "_writer",
+        "row",
     )
 
     def __init__(
@@ -210,7 +210,7 @@ class FastLane:
         self._writer = writer
         self._parking = parking
         self._measuring = measuring
-        self._row: Backend | None = None
+        self.row: Backend | None = None
         """The store of the row of writes that was begun here, while the thread is in it."""
 
     def wants_payload(self, head: memoryview, length: int) -> bool:
@@ -295,18 +295,18 @@ class FastLane:
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
         if form.ends_row:
-            if self._row is not None:
+            if self.row is not None:
                 self.end_row()
         elif (
             form.writes
-            and self._row is None
+            and self.row is None
             and opened is not None
             and remote is None  # the data of the others has not come yet
             and connection.transport.at_end_of_turn(self.end_row)
         ):
-            self._row = opened.store
-            if self._row is not None:
-                self._row.begin_row()
+            self.row = opened.store
+            if self.row is not None:
+                self.row.begin_row()
         body: Body | Begin | Exception | None
         try:
             body = answer()
@@ -317,7 +317,7 @@ class FastLane:
             return False
         if type(body) is not tuple:
             window.consume(message_id, cost)
-            if self._row is not None:
+            if self.row is not None:
                 self.end_row()
             request = self._request(
                 tuple.__new__(Header, header), inbound, view, cipher_session, session, tree, opened, signer
@@ -347,8 +347,8 @@ class FastLane:
 
     def end_row(self) -> None:
         """End the row of writes that is under way here, if there is one."""
-        if self._row is not None:
-            row, self._row = self._row, None
+        if self.row is not None:
+            row, self.row = self.row, None
             row.end_row()
 
     def _send(

@@ -220,7 +220,7 @@ def test_an_end_of_the_connection_ends_a_row(tmp_path: Path, monkeypatch: pytest
             if scene.clients[0].session_id in entry.session_table
         )
         uids: list[int] = []
-        marks = connection.transport._sender._marks  # type: ignore[attr-defined]
+        marks = connection.transport._sender.marks  # type: ignore[attr-defined]
         marks.append((1 << 60, lambda: uids.append(present_uid())))
         bad = b"\1\2\3\4" if end == "frame" else b"\0\0\0\x50" + bytes(80)
         message = scene.write(0)
