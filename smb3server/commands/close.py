@@ -7,9 +7,9 @@ from functools import partial
 from smb3server.backends.base import FileInfo
 from smb3server.commands.info import presentation, waits
 from smb3server.dispatch.chain import Fresh
-from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
 from smb3server.state.objects import Connection, Open, Opens, Session, TreeConnect
 from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_REQUEST, CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request

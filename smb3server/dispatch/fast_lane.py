@@ -11,59 +11,44 @@ would serve at once.
 Consecutive WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and before
 anything but the lane itself goes on.
 
-The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
+The part that differs between commands is their ``short_forms.ShortForm``, beside the command's handler in ``commands``.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import (
-    CREDIT_SIZE,
-    PAYLOAD_OFFSETS,
-    STRUCTURE_SIZE,
-    check_body,
-    has_expired,
-    lacks_protection,
-    pays_for,
-)
-from smb3server.dispatch.data_channel import RemoteMemory, described
+from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request, Response, TreeRequest
+from smb3server.dispatch.request import KINDS, Host, Pending, Request, Response
+from smb3server.dispatch.short_forms import LARGEST_DATA, SHORT_FORMS, Begin, Body
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Header, HeaderFlags
 from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
-from smbdirect.codec import Buffer
-from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
     from smb3server.crypto.signing import Signer
+    from smb3server.dispatch.data_channel import RemoteMemory
     from smb3server.dispatch.measuring import Measuring, Observer, Start
     from smb3server.dispatch.parking import Parking
     from smb3server.dispatch.pending import PendingRequests
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage, Payload
 
-_CHARGE = struct.Struct("<H")
 _SIGNED = int(HeaderFlags.SIGNED)
 _KNOWN_FLAGS = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-LARGEST_DATA = 65536
-"""Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
-``Usage.lent``."""
 _HIGHEST = LARGEST_DATA >> 16
 """Most of the third byte of an ordinary length."""
 _SMALL = 4096
@@ -71,109 +56,7 @@ _SMALL = 4096
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
-Body = tuple[bytes, Buffer | None]
-"""The fixed part of a response, and the data behind it or None."""
-Begin = Callable[[Any], Response | Pending]
-"""Does or begins what the request asks for, as a handler. It is called with the request."""
-Answer = Callable[[], Body | Begin | None]
-"""Does what the request asks for and returns the response, or returns what does or begins it. None: nothing was done,
-and the general path has to do it. An exception becomes the status of the response, as in a handler."""
-Found = tuple["Open | None", Answer, RemoteMemory | None]
-"""The open that a request works on or None, what answers the request, and the client's memory if the data goes by
-RDMA."""
-
-
-class ShortForm(NamedTuple):
-    """The part of the lane that belongs to one command."""
-
-    handler: Handler
-    """The handler that it replaces. It is not used on a connection that has another handler for the command."""
-    look: Callable[[Connection, Session, TreeConnect | None, int, memoryview], Found | None]
-    """Takes connection, session, tree connect or None, ChannelSequence and message. Returns None if anything in the
-    body is not ordinary. Changes nothing, as the signature is not verified yet."""
-    length_at: int = 0
-    """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
-    that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
-    ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
-    """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
-    can take from the transport."""
-    look_at_payload: Callable[[Connection, Session, TreeConnect | None, int, memoryview, Payload], Found | None] = (
-        lambda *_: None
-    )
-    """As ``look``. The message ends with its head, and its data is in the payload."""
-    writes: bool = False
-    """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
-    ends_row: bool = False
-    """Whether ``Answer`` does more to files than reading and writing descriptors, which no row of writes may see."""
-
-
 _NEVER: Start = (0.0, 0.0)
-
-SHORT_FORMS: dict[int, ShortForm] = {}
-"""By command."""
-
-
-def whole(command: int, handler: Handler) -> ShortForm:
-    """Return the short form of a command of a tree connect whose handler is called as in the general path. The checks
-    and the objects of messages with several commands are saved."""
-    size = STRUCTURE_SIZE[command]
-    shortest = HEADER_SIZE + (size & ~1)
-
-    def checked(request: TreeRequest) -> Response | Pending:
-        check_body(request)
-        result: Response | Pending = handler(request)
-        return result
-
-    begin = checked if command in PAYLOAD_OFFSETS else handler
-    found: Found = (None, lambda: begin, None)
-
-    def look(
-        connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
-    ) -> Found | None:
-        if (
-            len(message) < shortest
-            or message[HEADER_SIZE] | message[HEADER_SIZE + 1] << 8 != size
-            or tree is None
-            # Refusals are recorded, and changes are stored before the answer: the general path does both.
-            or tree.share.audit is not None
-            or connection.host.opens.persistence is not None
-        ):
-            return None
-        return found
-
-    return ShortForm(handler, look, ends_row=True)
-
-
-def ordinary_open(
-    session: Session, tree: TreeConnect | None, sequence: int, persistent: int, volatile: int
-) -> Open | None:
-    """Return the open that a request names. Return None if ``lookup.find_open`` would fail or change anything."""
-    found = session.open_table.get(volatile)
-    if (
-        found is None
-        or found.file_id[0] != persistent
-        or found.tree is not tree
-        or found.replayable is not None
-        or found.channel_sequence != sequence
-    ):
-        return None
-    return found
-
-
-def ordinary_remote(
-    connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
-) -> RemoteMemory | None:
-    """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
-    if (
-        length > CREDIT_SIZE
-        and connection.supports_multi_credit
-        and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
-    ):
-        return None
-    try:
-        return described(connection, message, channel, info_offset, info_length, length)
-    except (StatusError, DecodeError):
-        return None
 
 
 class FastLane:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from smb3server.access import masks
-from smb3server.backends.base import Backend, FileInfo, Kind
+from smb3server.backends.base import Kind
 from smb3server.commands.create import checks, durable, previous, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
+from smb3server.commands.create.describing import describe
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.posix import agreed
-from smb3server.commands.create.registry import KINDS, Described, decode
+from smb3server.commands.create.registry import KINDS, decode
 from smb3server.commands.create.virtual_disks import DiskOpening, without_suffix
-from smb3server.commands.info import presentation, quotas
+from smb3server.commands.info import quotas
 from smb3server.commands.info.waits import one_step
 from smb3server.dispatch.chain import Fresh
-from smb3server.dispatch.fast_lane import SHORT_FORMS, whole
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
+from smb3server.dispatch.short_forms import SHORT_FORMS, whole
 from smb3server.dispatch.waiting import retry
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
@@ -35,9 +36,7 @@ from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
-from smb3server.wire.attributes import REPARSE_POINT
 from smb3server.wire.create import (
-    CREATE_FLAG_REPARSEPOINT,
     Access,
     CreateAction,
     CreateOptions,
@@ -47,7 +46,6 @@ from smb3server.wire.create import (
     parse_request,
 )
 from smb3server.wire.header import Command, HeaderFlags
-from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.posix import VERSION
 from smb3server.wire.status import NtStatus, StatusError
@@ -55,7 +53,6 @@ from smb3server.wire.svhdx import OPEN_DEVICE_CONTEXT
 
 # A name of a module costs less to look up than a member of an enumeration.
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
-_SMB_3_0 = int(Dialect.SMB_3_0)
 _NO_OPLOCK, _LEASE = int(OplockLevel.NONE), int(OplockLevel.LEASE)
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _FOR_BACKUP = int(CreateOptions.OPEN_FOR_BACKUP_INTENT)
@@ -406,58 +403,6 @@ def _respond_again(opening: Opening, opened: Open, replayed: Key | None = None) 
 def _lease_of(opened: Open) -> list[wire.RawContext]:
     """Return the context that describes the lease of an open, if it has one."""
     return [sharing.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
-
-
-def describe(
-    opening: Opening, opened: Open, info: FileInfo, level: int
-) -> tuple[CreateResponse, list[wire.RawContext]]:
-    """Return the response's fixed part, and the contexts that describe the file. [MS-SMB2 2.2.14]"""
-    info = presentation.shown(opened, info)
-    fields = fixed_part(opened, info, level, opening.action, opening.opener.dialect)
-    asked = opening.contexts.others
-    return fields, answers_to(asked, opened, info, opening.backend) if asked else []
-
-
-def fixed_part(opened: Open, info: FileInfo, level: int, action: CreateAction, dialect: int) -> CreateResponse:
-    """Return the response's fixed part. ``info``: as the client sees it. ``level``: the OplockLevel. [MS-SMB2
-    2.2.14]"""
-    # The Flags field is used from dialect 3.0 on.
-    reparse = info.attributes & REPARSE_POINT and dialect >= _SMB_3_0
-    # As ``CreateResponse(…)``, for a third of its time.
-    made: CreateResponse = tuple.__new__(
-        CreateResponse,
-        (
-            89,
-            level,
-            CREATE_FLAG_REPARSEPOINT if reparse else 0,
-            action,
-            info.creation_time,
-            info.last_access_time,
-            info.last_write_time,
-            info.change_time,
-            info.allocation_size,
-            info.end_of_file,
-            info.attributes,
-            0,
-            *opened.file_id,
-            0,
-            0,
-        ),
-    )
-    return made
-
-
-def answers_to(asked: Mapping[bytes, Any], opened: Open, info: FileInfo, backend: Backend) -> list[wire.RawContext]:
-    """Return the contexts that answer those of the request with a module of their own (``registry``). ``info``: as the
-    client sees it."""
-    found = Described(info, opened.maximal_access, backend.volume_serial, opened)
-    answers: list[wire.RawContext] = []
-    for name, data in asked.items():
-        answer = KINDS[name].answer
-        content = answer(found, data) if answer is not None else None
-        if content is not None:
-            answers.append(wire.RawContext(name, content))
-    return answers
 
 
 SHORT_FORMS[Command.CREATE] = whole(Command.CREATE, create)

@@ -17,7 +17,7 @@ from smb3server.access import decide
 from smb3server.backends.base import FolderNotRead, Kind
 from smb3server.backends.names import split_plain
 from smb3server.commands import close
-from smb3server.commands.create import checks, handler, registry
+from smb3server.commands.create import checks, describing, handler, registry
 from smb3server.commands.create.contexts import NOTHING
 from smb3server.commands.info import presentation, query_info
 from smb3server.commands.info.file_levels import FILE_LEVELS, FileLevel
@@ -223,10 +223,10 @@ def look(
         backend.defer_reading = False
     if len(output) > longest:
         return None
-    answers = handler.answers_to(wishes, opened, shown, backend) if wishes else ()
+    answers = describing.answers_to(wishes, opened, shown, backend) if wishes else ()
     return (
         opened,
-        pack_response(handler.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, connection.dialect), answers),
+        pack_response(describing.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, connection.dialect), answers),
         build_output_response(len(output)) + output,
         close.response(shown) if after_close else close.NO_ATTRIBUTES,
     )

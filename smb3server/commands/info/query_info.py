@@ -13,10 +13,10 @@ from smb3server.commands.apple import nfs_aces
 from smb3server.commands.info import quotas
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS, encode_stream_list
 from smb3server.commands.info.fs_levels import FS_LEVELS
-from smb3server.dispatch.fast_lane import SHORT_FORMS, whole
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import SHORT_FORMS, whole
 from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
