@@ -15,7 +15,11 @@ from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.chain import Frame
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, described, fail
-from smb3server.dispatch.fast_lane import (
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.rdma_transforms import Transform
+from smb3server.dispatch.read_size import fits_message
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import (
     LARGEST_DATA,
     SHORT_FORMS,
     Body,
@@ -24,10 +28,6 @@ from smb3server.dispatch.fast_lane import (
     ordinary_open,
     ordinary_remote,
 )
-from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.rdma_transforms import Transform
-from smb3server.dispatch.read_size import fits_message
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.state.ceilings import Usage
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET

@@ -10,7 +10,10 @@ from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe
 from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
-from smb3server.dispatch.fast_lane import (
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.rdma_transforms import Transform
+from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import (
     LARGEST_DATA,
     SHORT_FORMS,
     Body,
@@ -19,9 +22,6 @@ from smb3server.dispatch.fast_lane import (
     ordinary_open,
     ordinary_remote,
 )
-from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.rdma_transforms import Transform
-from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.caching import Caching

@@ -64,7 +64,7 @@ SESSIONLESS = frozenset((int(Command.NEGOTIATE), int(Command.SESSION_SETUP)))
 RUNS_WITHOUT_SESSION: dict[int, Callable[[Request], bool]] = {int(Command.ECHO): lambda request: True}
 """By command: returns whether a request that names no session is run. ``fsctl.smbtorture`` adds one request."""
 
-_PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
+PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Command.READ: ((), (4,)),
     Command.WRITE: ((4,), ()),
     Command.IOCTL: ((28, 40), (32, 44)),
@@ -119,7 +119,7 @@ def check_body(request: Request) -> None:
         return
     if len(message) < HEADER_SIZE + (size & ~1) or message[HEADER_SIZE] | message[HEADER_SIZE + 1] << 8 != size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    offsets = _PAYLOAD_OFFSETS.get(command)
+    offsets = PAYLOAD_OFFSETS.get(command)
     if offsets is not None and request.connection.supports_multi_credit:
         sent = requested = 0
         for offset in offsets[0]:

@@ -13,7 +13,6 @@ from smb3server.backends.base import Described as Seen
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import Described, Kind, register
-from smb3server.settings.share import ShareRules
 from smb3server.state.objects import Open
 from smb3server.state.server_state import ServerState
 from smb3server.virtual_disks.device import NO_INITIATOR, DeviceOpen
@@ -36,11 +35,11 @@ _V2_SIZE = wire.OPEN_DEVICE.size + wire.PROPERTIES.size
 _SPECIFIER_SIZE = 4 + wire.OF_SNAPSHOT.size
 
 
-def without_suffix(name: str, rules: ShareRules, asked: CreateContexts) -> tuple[str, bool]:
-    """Return the name of the file, and whether a CREATE is about the disk in it.
+def without_suffix(name: str, asked: CreateContexts) -> tuple[str, bool]:
+    """Return the name of the file, and whether a CREATE on a share with virtual disks is about the disk in it.
 
     Without a context of a disk the suffix is the name of a stream, as everywhere else."""
-    if not rules.shared_virtual_disks or not name.casefold().endswith(_SUFFIX):
+    if not name.casefold().endswith(_SUFFIX):
         return name, False
     is_disk = wire.OPEN_DEVICE_CONTEXT in asked.others or _specifier(asked) is not None
     return (name[: -len(_SUFFIX)], is_disk) if is_disk or asked.reconnect is not None else (name, False)
