@@ -435,11 +435,12 @@ class SmbDirectTransport:
         work = self._work
         work.corked = True
         self._following = len(completions)
+        now = self.loop.time()
         try:
             for completion in completions:
                 self._following -= 1
                 if completion[0] is _RECEIVE:
-                    self._received(completion)
+                    self._received(completion, now)
                 else:
                     if self._at_end is not None:
                         self._end_turn()
@@ -459,11 +460,11 @@ class SmbDirectTransport:
             self._pump()
         elif work.waiting and self.life < Life.DEAD:
             try:
-                self._post()
+                self.pending_send_bytes -= work.post()
             except ProviderError as error:
                 self._terminate(error)
 
-    def _received(self, completion: Completion) -> None:
+    def _received(self, completion: Completion, now: float) -> None:
         """Process one completed receive."""
         _, status, buffer, length, invalidated = completion
         assert isinstance(buffer, ReceiveBuffer)
@@ -476,8 +477,12 @@ class SmbDirectTransport:
         before = credits.send_credits
         if invalidated is not None:
             counters["remote_invalidations_received"] += 1
+        view, event, data = buffer.view[:length], None, None
         try:
-            event = connection.receive_message(buffer.view[:length], self.loop.time(), invalidated)
+            if invalidated is None:
+                data = connection.receive_whole(view, now)
+            if data is None:
+                event = connection.receive_message(view, now, invalidated)
             if credits.receives_posted <= credits.low:
                 # Before the message is handled: its reply can then grant them.
                 self._post_receives()
@@ -486,27 +491,30 @@ class SmbDirectTransport:
             self._terminate(error)
             return
         counters["credits_received"] += credits.send_credits - before
-        if event is None:
-            self._receives.free.append(buffer)
-        elif type(event) is MessageReceived:
-            view, pooled, token = event
-            counters["messages_received"] += 1
-            counters["bytes_received_inline"] += len(view)
+        owner: ReceiveBuffer | PooledBuffer = buffer
+        token = None
+        if data is None:
+            if type(event) is not MessageReceived:
+                self._receives.free.append(buffer)
+                if event is not None:
+                    self._advanced(event)
+                return
+            data, pooled, token = event
             if pooled is not None:
                 self._receives.free.append(buffer)
-            message = Message(self, view, buffer if pooled is None else pooled, token)
-            if self._on_message is None or self._paused or self._backlog:
-                self._backlog.append(message)
-            elif self.life is Life.CLOSING:
-                message.release()
-            else:
-                try:
-                    self._on_message(message)
-                except Exception as error:
-                    self._failed(message, error)
+                owner = pooled
+        counters["messages_received"] += 1
+        counters["bytes_received_inline"] += len(data)
+        message = Message(self, data, owner, token)
+        if self._on_message is None or self._paused or self._backlog:
+            self._backlog.append(message)
+        elif self.life is Life.CLOSING:
+            message.release()
         else:
-            self._receives.free.append(buffer)
-            self._advanced(event)
+            try:
+                self._on_message(message)
+            except Exception as error:
+                self._failed(message, error)
 
     def _advanced(self, event: Event) -> None:
         """Note how negotiation has ended."""

@@ -232,11 +232,16 @@ class IwarpEndpoint(BaseEndpoint):
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """See ``base.Endpoint.post``. As much as the socket accepts is sent before this returns."""
+        if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
+            raise ProviderError("send queue is full")
+        if self.life is Life.OPEN and not self._writing:
+            buffers = self._sender.chain(requests, self._work)
+            if buffers is not None:
+                self._send_chain(requests, buffers)
+                return
         works: list[Work] = []
         for request in requests:
             works.append(self._work(request))
-        if len(self._queue) + len(works) > self.capabilities.max_send_queue:
-            raise ProviderError("send queue is full")
         if self.life >= Life.DEAD:
             self._operations.completions.extend(
                 Completion(work.operation, Status.FLUSHED, work.context) for work in works
@@ -253,6 +258,44 @@ class IwarpEndpoint(BaseEndpoint):
             self._pump_out()
             if not self._delivering:
                 self._schedule_delivery()
+
+    def _send_chain(self, requests: Sequence[WorkRequest], buffers: Sequence[Buffer]) -> None:
+        """Send what the sender has cut. What is sent at once needs no object of its own, unless it is to be
+        reported."""
+        sender, sock, error = self._sender, self._sock, None
+        try:
+            if len(buffers) == 1:
+                count = sock.send(buffers[0], socket.MSG_EOR)
+            else:
+                count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+        except OSError as failure:
+            count, error = 0, failure
+        reads = iter(sender.chain_reads)
+        if sender.chain_sent(count):
+            for request in requests:
+                if type(request) is Read:
+                    self._queue.append(_owner(next(reads)))
+                elif request.signalled:
+                    self._report_done(request)
+        else:
+            works = [_owner(next(reads)) if type(request) is Read else self._work(request) for request in requests]
+            sender.chain_waits(works)
+            self._queue.extend(works)
+            if error is not None and not isinstance(error, BlockingIOError):
+                self._socket_failed(error)
+                return
+            sender.sent(count)
+            self._watch_writable(True)
+        if not self._delivering:
+            self._schedule_delivery()
+
+    def _report_done(self, request: WorkRequest) -> None:
+        """Have a request reported that is done, after those that were posted before it."""
+        if self._queue:
+            self._queue.append(Work(request.operation, (), 0, request.context, True, done=True))
+        else:
+            completion = new_record(Completion, (request.operation, _OK, request.context, 0, None))
+            self._operations.completions.append(completion)
 
     def disconnect(self) -> None:
         """See ``base.Endpoint.disconnect``. The connection ends after ``DRAIN_TIMEOUT`` at the latest."""
@@ -547,6 +590,12 @@ class IwarpEndpoint(BaseEndpoint):
             on_closed, self.on_closed = self.on_closed, ignore
             if reason is not None:
                 on_closed(reason)
+
+
+def _owner(read: PendingRead) -> Work:
+    """Return the Work of a Read."""
+    assert isinstance(read.owner, Work)
+    return read.owner
 
 
 def _reset(sock: socket.socket) -> None:
