@@ -34,7 +34,7 @@ from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Header, HeaderFlags
 from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class FastLane:
         if type(body) is not tuple:
             window.consume(message_id, cost)
             self.end_row()
-            request = self._request(Header._make(header), inbound, view, cipher_session, session, tree, opened, signer)
+            request = self._request(new_record(Header, header), inbound, view, cipher_session, session, tree, opened, signer)
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
             return True

@@ -340,12 +340,11 @@ class IwarpEndpoint(BaseEndpoint):
             raise ProviderError("iWARP has no atomic operations (RFC 5040; those of RFC 7306 are not spoken here)")
         if len(segments) > self.capabilities.max_read_sge or not self.capabilities.max_outstanding_reads:
             raise ProviderError("Read exceeds the provider's limits")
-        for segment in segments:
+        for index, segment in enumerate(segments):
             if segment.readonly:
                 raise ProviderError("Read into read-only memory")
-        segments = [
-            segment if segment.format == "B" and segment.ndim == 1 else as_bytes_view(segment) for segment in segments
-        ]
+            if segment.format != "B" or segment.ndim != 1:
+                segments[index] = as_bytes_view(segment)
         pending = PendingRead(self._regions.new_token(), segments, total)
         token, address, _ = request.remote
         work = Work(_READ, segments, total, request.context, True, token, address, None, pending)
@@ -389,7 +388,8 @@ class IwarpEndpoint(BaseEndpoint):
                 self.on_completions(completions)
         finally:
             self._delivering = False
-            self._schedule_delivery()
+            if queue or self._operations.completions:
+                self._schedule_delivery()
         if self.life is Life.CLOSING:
             self._finish_if_drained()
 
@@ -400,6 +400,7 @@ class IwarpEndpoint(BaseEndpoint):
         sent = self._sender.fpdus
         enough = operations.fpdus + _FPDUS_PER_EVENT
         left = _BYTES_PER_EVENT
+        whole = True
         self._receiving = True
         try:
             for _ in range(_TURNS):
@@ -407,18 +408,17 @@ class IwarpEndpoint(BaseEndpoint):
                 try:
                     count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
-                    receiver.received(0)
+                    whole = receiver.received(0)
                     break
                 if not count:
-                    receiver.received(0)
-                    detail = "" if receiver.at_boundary else "in the middle of an FPDU"
+                    detail = "" if receiver.received(0) else "in the middle of an FPDU"
                     self._die(CloseReason(CloseCause.PEER, detail))
                     return
-                receiver.received(count)
+                whole = receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
                 left -= count
-                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
+                if left <= 0 or operations.fpdus > enough or (count < receiver.room and (whole or not receiver.midway)):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -443,7 +443,7 @@ class IwarpEndpoint(BaseEndpoint):
             self._send_wanted = False
             self._pump_out()
         self._deliver()
-        if (sender.fpdus == sent or not receiver.at_boundary) and self.life < Life.DEAD:
+        if (not whole or sender.fpdus == sent) and self.life < Life.DEAD:
             # Nothing was sent that would have met an error behind what was received, or its end is awaited.
             try:
                 raise_error(sock)

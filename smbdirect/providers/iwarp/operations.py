@@ -54,7 +54,7 @@ class PendingRead:
     def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
         self.stag = stag
         self.base = base
-        self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
+        self.segments: list[memoryview] = list(filter(len, segments))
         self.total = total
         # Invariant: ``received - passed`` is the fill position in the first of ``segments``.
         self.received = 0

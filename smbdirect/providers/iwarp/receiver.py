@@ -123,13 +123,13 @@ class Receiver:
             return [*self._direct, window]
         return [window]
 
-    def received(self, count: int) -> None:
-        """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
-        rule."""
+    def received(self, count: int) -> bool:
+        """Process ``count`` bytes that were received into ``buffers()``. Return whether no FPDU is partly received.
+        Raise ``TerminateError`` if the peer breaks a rule."""
         layout, ring = self._layout, self._ring
         if layout is not None and ring is None:
             self._follow(layout, count)
-            return
+            return self.at_boundary
         full = count == self.room
         if ring is not None and layout is None and self._pending is None:
             # Mostly these are whole Sends, and nothing else.
@@ -142,7 +142,7 @@ class Receiver:
                 self._head = self._tail = 0
                 if len(self._rings.free) < RINGS_KEPT:
                     self._rings.free.append(ring)
-                return
+                return True
         try:
             if layout is not None:
                 count = self._follow(layout, count)
@@ -162,6 +162,7 @@ class Receiver:
                 self._parse(self._ring)
         finally:
             self._release_ring()
+        return self.at_boundary
 
     def feed(self, data: Buffer) -> None:
         """Process bytes that are in memory already."""

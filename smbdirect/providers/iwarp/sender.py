@@ -29,8 +29,9 @@ _BATCH_BUFFERS = IOV_MAX - 8
 _BATCH_BYTES = 1 << 20
 _SMALL = 512
 """An FPDU of up to this many bytes is joined in one buffer: for the system call, that costs less than several."""
-_LONGEST_CHAIN = 256 * 1024
-"""Bytes of an ordinary chain (``Sender.chain``) and of a message in it. Longer ones are cut batch by batch."""
+_LONGEST_CHAIN = _BATCH_BYTES
+_MOST_FPDUS = 256
+"""Bytes and FPDUs of an ordinary chain (``Sender.chain``). What is longer is cut batch by batch."""
 _READ_REQUEST_FPDU = 52
 """Bytes of a Read Request's FPDU."""
 _JOINED = 8192
@@ -305,7 +306,7 @@ class Sender:
             runs.append((full, more, last))
             position += full * more + last
             fpdus += more + 1
-        if not 0 < position <= _LONGEST_CHAIN:
+        if not 0 < position <= _LONGEST_CHAIN or fpdus > _MOST_FPDUS:
             return None
         try:
             iov = frame(messages, self.max_ulpdu, _JOINED)

@@ -318,7 +318,10 @@ def test_what_makes_a_chain_unusual() -> None:
     assert not taken(Send([bytes(1425)]))
     assert not taken(Write([b"abc"], remote))
     assert not taken(*[Read([memoryview(bytearray(4))], remote)] * 2)
-    assert not taken(Write([bytes(1 << 18)], RemoteSegment(1, 2, 1 << 18)))
+    assert taken(Write([bytes(1 << 18)], RemoteSegment(1, 2, 1 << 18)))
+    assert not taken(Write([bytes(1 << 19)], RemoteSegment(1, 2, 1 << 19)))
+    assert taken(Write([bytes(1 << 19)], RemoteSegment(1, 2, 1 << 19)), max_ulpdu=65520)
+    assert not taken(Write([bytes(1 << 20)], RemoteSegment(1, 2, 1 << 20)), max_ulpdu=65520)
     assert UNTAGGED_HEADER.fields_from(joined(_cut(Read([memoryview(bytearray(4))], remote))))[2] & 0xF == Opcode.READ_REQUEST
 
 
