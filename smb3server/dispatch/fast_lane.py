@@ -276,7 +276,9 @@ class FastLane:
         if type(body) is not tuple:
             window.consume(message_id, cost)
             self.end_row()
-            request = self._request(new_record(Header, header), inbound, view, cipher_session, session, tree, opened, signer)
+            request = self._request(
+                new_record(Header, header), inbound, view, cipher_session, session, tree, opened, signer
+            )
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
             return True

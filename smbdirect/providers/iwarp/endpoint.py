@@ -235,7 +235,7 @@ class IwarpEndpoint(BaseEndpoint):
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
         if self.life is Life.OPEN and not self._writing:
-            buffers = self._sender.chain(requests, self._work)
+            buffers = self._sender.chain(requests, self._read_of)
             if buffers is not None:
                 self._send_chain(requests, buffers)
                 return
@@ -350,6 +350,12 @@ class IwarpEndpoint(BaseEndpoint):
         work = Work(_READ, segments, total, request.context, True, token, address, None, pending)
         pending.owner = work
         return work
+
+    def _read_of(self, request: Read) -> PendingRead:
+        """Return the Read that a request begins, as ``_work`` does."""
+        read = self._work(request).read
+        assert read is not None
+        return read
 
     def _read_done(self, read: PendingRead) -> None:
         self._send_wanted = True

@@ -109,7 +109,8 @@ def _checked(header: bytes, segments: Sequence[Buffer], total: int, max_ulpdu: i
 def _parts(views: list[memoryview], given: bytes, total: int, max_ulpdu: int) -> list[tuple[int, Buffer]]:
     """Return the parts of one message: headers and trailers, with 0 beside them, and pieces of payload, with their
     lengths."""
-    header, parts = bytearray(given), []
+    header = bytearray(given)
+    parts: list[tuple[int, Buffer]] = []
     room, left = max_ulpdu + _LENGTH_FIELD - len(header), total
     offset = int.from_bytes(header[8:16], "big")
     index = at = 0

@@ -13,11 +13,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Operation, Read, Send, WorkRequest, Write
+from smbdirect.providers.base import Operation, Read, WorkRequest
 from smbdirect.providers.iwarp import ddp, rdmap
+from smbdirect.providers.iwarp.chain import LAST_WRITE, SEND, SEND_INVALIDATE, Runs, cut, read_request
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
-from smbdirect.providers.iwarp.frame_calls import Message
-from smbdirect.providers.iwarp.frames import frame
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode
@@ -29,19 +28,8 @@ _BATCH_BUFFERS = IOV_MAX - 8
 _BATCH_BYTES = 1 << 20
 _SMALL = 512
 """An FPDU of up to this many bytes is joined in one buffer: for the system call, that costs less than several."""
-_LONGEST_CHAIN = _BATCH_BYTES
-_MOST_FPDUS = 256
-"""Bytes and FPDUs of an ordinary chain (``Sender.chain``). What is longer is cut batch by batch."""
-_READ_REQUEST_FPDU = 52
-"""Bytes of a Read Request's FPDU."""
-_JOINED = 8192
-"""Up to this many bytes of payload are copied beside the headers of a chain: for the system call, that costs less than
-a buffer of its own."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 _LAST = ddp.LAST | ddp.VERSION
-_SEND = rdmap.CONTROL | Opcode.SEND
-_SEND_INVALIDATE = rdmap.CONTROL | Opcode.SEND_INVALIDATE
-_LAST_WRITE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.RDMA_WRITE) << 32
 _LAST_RESPONSE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.READ_RESPONSE) << 32
 """``TaggedWords.kind`` of a message that is one FPDU, without length and token."""
 
@@ -198,8 +186,8 @@ class Sender:
         """Where the FPDUs lie that were cut and not completely sent."""
         self.chain_reads: list[PendingRead] = []
         """The Reads of the latest chain."""
-        self._chain_runs: list[tuple[int, int, int]] = []
-        """Of each message of the latest chain: bytes of each FPDU but the last, their number, bytes of the last."""
+        self._chain_runs: list[Runs] = []
+        """Of each message of the latest chain."""
         self._send_msn = ddp.FIRST_MSN
         self._read_msn = ddp.FIRST_MSN
 
@@ -244,10 +232,9 @@ class Sender:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
-    def chain(self, requests: Sequence[WorkRequest], work_of: Callable[[WorkRequest], Work]) -> Sequence[Buffer] | None:
+    def chain(self, requests: Sequence[WorkRequest], read_of: Callable[[Read], PendingRead]) -> Sequence[Buffer] | None:
         """Cut ordinary requests while nothing else waits, all of them in one pass. Return what to send, as ``buffers``
-        does. Return None, with nothing changed, for any other requests: they have to be queued. ``work_of`` makes the
-        Work of a Read.
+        does. Return None, with nothing changed, for any other requests: they have to be queued.
 
         All of it may be taken at once: ``chain_sent``. If not, ``chain_waits``."""
         if (
@@ -260,79 +247,22 @@ class Sender:
             or not self.open
         ):
             return None
-        messages: list[Message] = []
-        runs: list[tuple[int, int, int]] = []
-        reads: list[PendingRead] = []
-        msn, room, segment = self._send_msn, self.max_ulpdu - ddp.TAGGED_HEADER_SIZE, self.segment
-        full = self.max_ulpdu + 9 & ~3
-        position = fpdus = sends = writes = 0
-        for request in requests:
-            total = sum(map(len, request.segments))
-            kind = type(request)
-            if kind is Write:
-                token, address, length = request.remote
-                if total != length or total > _LONGEST_CHAIN:
-                    return None
-                header = TAGGED_WORDS.pack_fields(_LAST_WRITE | token, address)
-                more = (total - 1) // room if total else 0
-                last = total - more * room + ddp.TAGGED_HEADER_SIZE + 9 & ~3
-                writes += total
-            elif kind is Send:
-                if request.invalidate is None:
-                    control, stag = _SEND, 0
-                else:
-                    control, stag = _SEND_INVALIDATE, request.invalidate
-                header = UNTAGGED_HEADER.pack_fields(0, _LAST, control, stag, ddp.SEND_QUEUE, msn, 0)
-                msn = msn + 1 & MSN_MASK
-                more = 0
-                last = total + ddp.UNTAGGED_HEADER_SIZE + 9 & ~3
-                if last > full or (segment and TAGGED_HEADER.size < segment - position % segment < len(header)):
-                    return None  # as _needs_segment
-                sends += total
-            elif kind is Read and len(self._reads) + len(reads) < self.max_reads:
-                read = work_of(request).read
-                if read is None or (segment and position and position + _READ_REQUEST_FPDU > segment):
-                    return None  # as _needs_segment
-                header = self._read_request(request.remote, read, len(reads))
-                reads.append(read)
-                messages.append((header, (), 0))
-                runs.append((full, 0, _READ_REQUEST_FPDU))
-                position += _READ_REQUEST_FPDU
-                fpdus += 1
-                continue
-            else:
-                return None
-            messages.append((header, request.segments, total))
-            runs.append((full, more, last))
-            position += full * more + last
-            fpdus += more + 1
-        if not 0 < position <= _LONGEST_CHAIN or fpdus > _MOST_FPDUS:
+        left, msns = self.max_reads - len(self._reads), (self._send_msn, self._read_msn)
+        chain = cut(requests, self.max_ulpdu, self.segment, msns, left, read_of)
+        if chain is None:
             return None
-        try:
-            iov = frame(messages, self.max_ulpdu, _JOINED)
-        except (ValueError, BufferError):
-            return None
-        self._iov = iov
-        self._chain_runs = runs
+        self._iov, size, self._chain_runs, reads, fpdus, sends, bytes_send, bytes_write = chain
         self.chain_reads = reads
         if reads:
             self._reads.extend(reads)
             self._read_msn = self._read_msn + len(reads) & MSN_MASK
         self._batch_start = self._sent
-        self._batch_end = self._produced = self._sent + position
-        self._send_msn = msn
-        self.bytes_send += sends
-        self.bytes_write += writes
+        self._batch_end = self._produced = self._sent + size
+        self._send_msn = self._send_msn + sends & MSN_MASK
         self.fpdus += fpdus
-        return iov
-
-    def _read_request(self, remote: tuple[int, int, int], read: PendingRead, number: int) -> bytes:
-        """Return the headers of a Read Request, ``number`` after the last one. [RFC 5040 section 4.4]"""
-        msn = self._read_msn + number & MSN_MASK
-        control = rdmap.CONTROL | Opcode.READ_REQUEST
-        length = ddp.UNTAGGED_HEADER_SIZE + READ_REQUEST.size
-        header = UNTAGGED_HEADER.pack_fields(length, _LAST, control, 0, ddp.READ_QUEUE, msn, 0)
-        return header + READ_REQUEST.pack_fields(read.stag, read.base, read.total, remote[0], remote[1])
+        self.bytes_send += bytes_send
+        self.bytes_write += bytes_write
+        return self._iov
 
     def chain_sent(self, count: int) -> bool:
         """Note that ``count`` bytes of the chain were taken. Return whether that was all of it. If it was not, call
@@ -458,7 +388,7 @@ class Sender:
         else:
             self.bytes_write += work.total
             if work.total <= self.max_ulpdu - ddp.TAGGED_HEADER_SIZE:
-                self._emit_tagged(_LAST_WRITE | work.stag, work.remote_offset, work.segments, work)
+                self._emit_tagged(LAST_WRITE | work.stag, work.remote_offset, work.segments, work)
                 return True
             self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.RDMA_WRITE, work, work.segments, work.stag, work.remote_offset
@@ -468,9 +398,9 @@ class Sender:
     def _begin_send(self, work: Work) -> None:
         total, token = work.total, work.invalidate
         self.bytes_send += total
-        control, stag = _SEND, 0
+        control, stag = SEND, 0
         if token is not None:
-            control, stag = _SEND_INVALIDATE, token
+            control, stag = SEND_INVALIDATE, token
         msn, self._send_msn = self._send_msn, self._send_msn + 1 & MSN_MASK
         length = ddp.UNTAGGED_HEADER_SIZE + total
         if length <= self.max_ulpdu:
@@ -483,7 +413,7 @@ class Sender:
     def _request_read(self, work: Work, read: PendingRead) -> None:
         """Cut a Read Request. The Read is done by the response. [RFC 5040 section 4.4]"""
         self._reads.append(read)
-        header = self._read_request((work.stag, work.remote_offset, read.total), read, 0)
+        header = read_request(read, work.stag, work.remote_offset, self._read_msn)
         self._read_msn = self._read_msn + 1 & MSN_MASK
         self._emit(header, (), ddp.UNTAGGED_HEADER_SIZE + READ_REQUEST.size)
 
