@@ -96,10 +96,10 @@ def cut(
         elif type(request) is Send:
             if segment and TAGGED_HEADER.size < segment - position % segment < UNTAGGED_HEADER.size:
                 return None
-            token = request.invalidate
-            control = SEND if token is None else SEND_INVALIDATE
+            named = request.invalidate
+            control = SEND if named is None else SEND_INVALIDATE
             header = UNTAGGED_HEADER.pack_fields(
-                0, _LAST, control, token or 0, ddp.SEND_QUEUE, msn + sends & MSN_MASK, 0
+                0, _LAST, control, named or 0, ddp.SEND_QUEUE, msn + sends & MSN_MASK, 0
             )
             more, last = 0, total + ddp.UNTAGGED_HEADER_SIZE + 9 & ~3
             sends += 1

@@ -99,7 +99,7 @@ def _checked(header: bytes, segments: Sequence[Buffer], total: int, max_ulpdu: i
         most = max_ulpdu + _LENGTH_FIELD - size
     if not 0 <= total <= most or len(segments) > _MOST_SEGMENTS or max_ulpdu + _LENGTH_FIELD <= size:
         raise ValueError("no ordinary message")
-    views = list(map(memoryview, segments))
+    views = [memoryview(segment) for segment in segments]
     plain = all(view.ndim == 1 and view.itemsize == 1 and view.c_contiguous for view in views)
     if not plain or sum(map(len, views)) != total:
         raise ValueError("other segments than the message says")
