@@ -15,7 +15,7 @@ from smbdirect.providers.iwarp.frames import frame
 from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode
 
-LONGEST = 1 << 20
+LONGEST = (1 << 20) + (1 << 16)
 _MOST_FPDUS = 256
 """Bytes and FPDUs of a chain. What is longer is cut batch by batch."""
 _JOINED = 8192

@@ -327,7 +327,8 @@ def test_what_makes_a_chain_unusual() -> None:
     assert taken(Write([bytes(1 << 18)], RemoteSegment(1, 2, 1 << 18)))
     assert not taken(Write([bytes(1 << 19)], RemoteSegment(1, 2, 1 << 19)))
     assert taken(Write([bytes(1 << 19)], RemoteSegment(1, 2, 1 << 19)), max_ulpdu=65520)
-    assert not taken(Write([bytes(1 << 20)], RemoteSegment(1, 2, 1 << 20)), max_ulpdu=65520)
+    assert taken(Write([bytes(1 << 20)], RemoteSegment(1, 2, 1 << 20)), send, max_ulpdu=65520)
+    assert not taken(Write([bytes(1 << 21)], RemoteSegment(1, 2, 1 << 21)), max_ulpdu=65520)
     header = UNTAGGED_HEADER.fields_from(joined(_cut(Read([memoryview(bytearray(4))], remote))))
     assert header[2] & 0xF == Opcode.READ_REQUEST
 
