@@ -32,6 +32,7 @@ from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Header, HeaderFlags
 from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
+from smbdirect.codec import new_record
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
@@ -203,7 +204,7 @@ class FastLane:
             if self.row is not None:
                 self.end_row()
             request = self._request(
-                tuple.__new__(Header, header), inbound, view, cipher_session, session, tree, opened, signer
+                new_record(Header, header), inbound, view, cipher_session, session, tree, opened, signer
             )
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
