@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server.virtual_disks import scsi
@@ -9,7 +10,7 @@ from smb3server.virtual_disks.disk import Files, VirtualDisk, read_chain, too_la
 from smb3server.virtual_disks.reservations import Conflict
 from smb3server.virtual_disks.vhdx import Image
 from smb3server.wire.status import NtStatus, StatusError
-from smb3server.wire.svhdx import OpenDevice, Status
+from smb3server.wire.svhdx import OfSnapshot, OpenDevice, Status
 from smbdirect.codec import Buffer
 
 SRB_SUCCESS, SRB_ERROR = 0x01, 0x04
@@ -47,6 +48,10 @@ class DeviceOpen:
         self.may_write = may_write
         self.snapshot = snapshot
         """The images of the snapshot that is read. None: the disk itself."""
+        self.specifier: OfSnapshot | None = None
+        """What names that snapshot."""
+        self.outlives_the_server: Callable[[], bool] = lambda: False
+        """Whether it is a persistent open."""
         self._sequence = 0
         self._errors: dict[int, SenseError] = {}
         """At most 256."""

@@ -202,13 +202,13 @@ class Image:
             return -(-blocks // self._chunk_ratio) * (self._chunk_ratio + 1)
         return blocks + (blocks - 1) // self._chunk_ratio
 
-    def _place_of(self, block: int) -> int:
+    def _entry_place(self, block: int) -> int:
         """Return where the file has the table's entry of a block."""
         return self._bat.file_offset + (block + block // self._chunk_ratio) * _ENTRY.size
 
     def entry(self, block: int) -> tuple[int, int]:
         """Return state and offset in the file of a block. Raises ``OSError``."""
-        return self._entry_at(self._place_of(block))
+        return self._entry_at(self._entry_place(block))
 
     def _entry_at(self, place: int) -> tuple[int, int]:
         data = self._read(place, _ENTRY.size)
@@ -222,7 +222,7 @@ class Image:
 
     def set_entry(self, block: int, state: int, offset: int) -> None:
         """Change the table's entry of a block."""
-        self.handle.write_from([_ENTRY.pack(offset | state)], self._place_of(block))
+        self.handle.write_from([_ENTRY.pack(offset | state)], self._entry_place(block))
 
     def runs(self, offset: int, length: int) -> Iterator[Run]:
         """Return where a range of the disk is. Raises ``OSError``. The range must lie in the disk."""
@@ -268,10 +268,16 @@ class Image:
         offset = block * self.block_size + start
         return Run(offset, end - start, where + start if present else None, not present)
 
-    def allocate(self, block: int, content: Iterator[Buffer] | None = None) -> int:
-        """Allocate a block, and return its offset in the file. ``content``: what it has from its begin on; else zeros.
+    def place_of(self, block: int) -> int | None:
+        """Return the offset in the file of a block that can be written in place. None: it has none. Raises ``OSError``."""
+        state, where = self.entry(block)
+        in_place = _IN_PLACE if not self.has_parent else (BlockState.FULLY_PRESENT,)
+        return where if state in in_place else None
 
-        Raises ``OSError``."""
+    def allocate(self, block: int, within: int, data: Buffer, content: Iterator[Buffer] | None = None) -> None:
+        """Allocate a block, and write to it. ``content``: what it has from its begin on; else zeros.
+
+        The table names it last, so that whenever the server is killed the disk has either. Raises ``OSError``."""
         with self._lock:
             end = -(-self.handle.info().end_of_file // layout.MIB) * layout.MIB
             self.handle.truncate(end + self.block_size)
@@ -279,8 +285,8 @@ class Image:
             for piece in content or ():
                 self.handle.write_from([piece], place)
                 place += len(piece)
+            self.handle.write_from([data], end + within)
             self.set_entry(block, BlockState.FULLY_PRESENT, end)
-            return end
 
     def data_changes(self) -> None:
         """Note that the disk's data changes. Before the first change the header gets new GUIDs. [MS-VHDX 2.2.2]"""
