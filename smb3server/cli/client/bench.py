@@ -42,6 +42,8 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
     Exit status: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached.
     """
 
+    compress = options["compress"]
+
     async def work(shares: Shares) -> None:
         import os
         import secrets
@@ -56,7 +58,7 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         # Random data cannot be compressed by what is between here and the disk; 16 MiB of it are enough for that.
         # With compression every other KiB is one line again and again.
         block = os.urandom(16 << 20)
-        if options["compress"]:
+        if compress:
             block = b"".join(os.urandom(1024) + os.urandom(64) * 16 for _ in range(8 << 10))
         amount = size << 20
         figures: dict[str, float] = {}
