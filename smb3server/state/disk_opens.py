@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.access import decide, masks, tokens
 from smb3server.backends.base import Backend, Described, Disposition, Handle, OpenRequest, Path
-from smb3server.virtual_disks.device import NO_INITIATOR, DeviceOpen
+from smb3server.virtual_disks.device import DeviceOpen, initiator_of
 from smb3server.virtual_disks.disk import open_chain
 from smb3server.virtual_disks.handle import DiskHandle
 from smb3server.virtual_disks.snapshots import found_in
@@ -94,7 +94,7 @@ def enter(
     has already. Raises ``OSError``, ``StatusError``. The open is that of a file still then."""
     disks, path = server.virtual_disks, handle.path
     write = bool(opened.granted_access & masks.WRITES_DATA)
-    initiator = context.initiator_id if context.has_initiator_id else NO_INITIATOR
+    initiator = initiator_of(context)
     disk = disks.enter(handle.key, path[-1], files, write, initiator)
     leave = partial(disks.leave, disk, initiator)
     try:

@@ -28,6 +28,11 @@ class SenseError(NamedTuple):
     sense: bytes
 
 
+def initiator_of(context: OpenDevice) -> bytes:
+    """Return the initiator that a create context names, or ``NO_INITIATOR``."""
+    return context.initiator_id if context.has_initiator_id else NO_INITIATOR
+
+
 class DeviceOpen:
     """An Open of a shared virtual disk, or of one of its snapshots."""
 
@@ -42,7 +47,7 @@ class DeviceOpen:
     ) -> None:
         self.disk, self.files = disk, files
         self.context = context
-        self.initiator = context.initiator_id if context.has_initiator_id else NO_INITIATOR
+        self.initiator = initiator_of(context)
         self.unbuffered = unbuffered
         """Whether it was opened with FILE_NO_INTERMEDIATE_BUFFERING."""
         self.may_write = may_write

@@ -10,8 +10,6 @@ from smb3server.virtual_disks.disk import VirtualDisk, too_large
 from smb3server.virtual_disks.reservations import Attention, Conflict, InvalidField
 
 GOOD, CHECK_CONDITION, RESERVATION_CONFLICT = 0x00, 0x02, 0x18
-SENSE_SIZE = 20
-"""RSVD_SCSI_SENSE_BUFFER_SIZE."""
 _SENSE_LENGTH = 18
 NOT_READY, MEDIUM_ERROR, ILLEGAL_REQUEST, UNIT_ATTENTION, DATA_PROTECT = 0x02, 0x03, 0x05, 0x06, 0x07
 INVALID_OPCODE, LBA_OUT_OF_RANGE, INVALID_CDB, INVALID_LIST = 0x2000, 0x2100, 0x2400, 0x2600

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks.layout import KIB, MIB
-from smb3server.virtual_disks.vhdx import BadImage, is_plain_name
+from smb3server.virtual_disks.vhdx import BadImage, is_plain_name, read_at
 from smbdirect.codec import Codec
 from smbdirect.fields import Bytes, Int32ul, Int64ul
 
@@ -92,8 +92,7 @@ class VhdSet:
             raise
 
     def _read(self, offset: int, length: int) -> bytes:
-        data = bytearray(length)
-        return bytes(data[: self.handle.read_into([memoryview(data)], offset)])
+        return read_at(self.handle, offset, length)
 
     def _newest(self) -> SetHeader:
         found: list[SetHeader] = []

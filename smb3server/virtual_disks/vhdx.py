@@ -37,6 +37,12 @@ class BadImage(OSError):
         super().__init__(errno.EILSEQ, reason)
 
 
+def read_at(handle: Handle, offset: int, length: int) -> bytes:
+    """Return bytes of a file; fewer at its end. Raises ``OSError``."""
+    data = bytearray(length)
+    return bytes(data[: handle.read_into([memoryview(data)], offset)])
+
+
 def is_plain_name(name: str) -> bool:
     """Return whether a name that a file's content gives is one of a file in the same folder. [MS-FSCC 2.1.5]"""
     return 0 < len(name) <= 255 and name not in (".", "..") and not any(c < " " or c in '\\/:*?"<>|' for c in name)
@@ -99,7 +105,7 @@ class Image:
         if not 0 < self.virtual_size <= layout.MAX_VIRTUAL_SIZE or self.virtual_size % sector:
             raise BadImage("its size is not valid")
         self.block_size = size
-        self._chunk_ratio = layout.CHUNK_SECTORS * sector // size
+        self._chunk_ratio = chunk_ratio(sector, size)
         if self._bat.length < self._entries_for(self.virtual_size) * _ENTRY.size:
             raise BadImage("its block allocation table is too short")
 
@@ -126,9 +132,7 @@ class Image:
     # Reading the structures
 
     def _read(self, offset: int, length: int) -> bytes:
-        data = bytearray(length)
-        count = self.handle.read_into([memoryview(data)], offset)
-        return bytes(data[:count])
+        return read_at(self.handle, offset, length)
 
     def _read_header(self) -> tuple[Header, int]:
         """Return the newest valid header, and which of the two it is. [MS-VHDX 2.2.2.1]"""
@@ -196,11 +200,7 @@ class Image:
     # Blocks
 
     def _entries_for(self, virtual_size: int) -> int:
-        """Return the number of entries of the table for a disk of ``virtual_size`` bytes. [MS-VHDX 2.5]"""
-        blocks = -(-virtual_size // self.block_size)
-        if self.has_parent:
-            return -(-blocks // self._chunk_ratio) * (self._chunk_ratio + 1)
-        return blocks + (blocks - 1) // self._chunk_ratio
+        return entries_for(virtual_size, self.block_size, self._chunk_ratio, self.has_parent)
 
     def _entry_place(self, block: int) -> int:
         """Return where the file has the table's entry of a block."""
@@ -323,6 +323,20 @@ class Image:
     def close(self) -> None:
         """Close the file."""
         self.handle.close()
+
+
+def chunk_ratio(sector_size: int, block_size: int) -> int:
+    """Return the number of blocks whose sectors one bitmap describes. [MS-VHDX 2.5]"""
+    return layout.CHUNK_SECTORS * sector_size // block_size
+
+
+def entries_for(virtual_size: int, block_size: int, ratio: int, with_bitmaps: bool) -> int:
+    """Return the number of entries of the table for a disk of ``virtual_size`` bytes. ``with_bitmaps``: with the entry
+    of the last chunk's bitmap, which disks with a parent have. [MS-VHDX 2.5]"""
+    blocks = -(-virtual_size // block_size)
+    if with_bitmaps:
+        return -(-blocks // ratio) * (ratio + 1)
+    return blocks + (blocks - 1) // ratio
 
 
 _ITEMS = frozenset(
