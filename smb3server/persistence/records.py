@@ -94,8 +94,8 @@ class OpenRecord:
     posix: bool
     """Whether it is a POSIX open. False in records of servers that had none."""
     virtual_disk: bytes | None
-    """What ``virtual_disks.stored`` made of it, if it is an open of a virtual disk. Empty in records of servers that did
-    not store it."""
+    """What ``virtual_disks.stored`` made of it, if it is an open of a virtual disk. Empty in records of
+    servers that did not store it."""
 
 
 _NO_CACHING = CachingRecord(0, False, 0, 0)

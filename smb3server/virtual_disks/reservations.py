@@ -148,9 +148,7 @@ class Reservations:
         self._change(initiator, action, scope_and_type, parameters, may_persist)
         self.changes += 1
 
-    def _change(
-        self, initiator: bytes, action: int, scope_and_type: int, parameters: bytes, may_persist: bool
-    ) -> None:
+    def _change(self, initiator: bytes, action: int, scope_and_type: int, parameters: bytes, may_persist: bool) -> None:
         if len(parameters) < _PARAMETERS.size:
             raise InvalidField
         key, new_key, flags = _PARAMETERS.unpack_from(parameters)
@@ -228,7 +226,11 @@ class Reservations:
             raise InvalidField
         every = key == _NO_KEY
         victims = {other for other, own in self.keys.items() if (every and other != initiator) or own == key}
-        takes = self.type in ALL_REGISTRANTS if every else self.type not in ALL_REGISTRANTS and self.keys.get(self.holder) == key
+        takes = (
+            self.type in ALL_REGISTRANTS
+            if every
+            else self.type not in ALL_REGISTRANTS and self.keys.get(self.holder) == key
+        )
         if not victims and not takes:
             raise Conflict
         changed = takes and self.type is not kind
@@ -246,7 +248,8 @@ class Reservations:
     # PERSISTENT RESERVE IN
 
     def read(self, action: int, may_persist: bool = False) -> bytes:
-        """Return the parameter data of a service action. Raises ``InvalidField``. ``may_persist``: as for ``change``."""
+        """Return the parameter data of a service action. ``may_persist``: as for ``change``. Raises
+        ``InvalidField``."""
         head = struct.pack(">I", self.generation & 0xFFFFFFFF)
         if action == ReadAction.READ_KEYS:
             body = b"".join(self.keys.values())

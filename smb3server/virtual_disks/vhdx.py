@@ -269,7 +269,9 @@ class Image:
         return Run(offset, end - start, where + start if present else None, not present)
 
     def place_of(self, block: int) -> int | None:
-        """Return the offset in the file of a block that can be written in place. None: it has none. Raises ``OSError``."""
+        """Return the offset in the file of a block that can be written in place. None: it has none there.
+
+        Raises ``OSError``."""
         state, where = self.entry(block)
         in_place = _IN_PLACE if not self.has_parent else (BlockState.FULLY_PRESENT,)
         return where if state in in_place else None

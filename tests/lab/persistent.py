@@ -167,8 +167,9 @@ class PersistentShare:
     ) -> PersistentFile:
         """Open a file with a persistent handle.
 
-        ``more``: create contexts of the first CREATE. ``lease_state`` 0 requests no lease. ``timeout`` is the number of seconds that the server keeps the open without
-        a client; 0 leaves it to the server. Raises ``OpenLost`` if the server does not grant a persistent handle.
+        ``more``: create contexts of the first CREATE. ``lease_state`` 0 requests no lease. ``timeout`` is the number of
+        seconds that the server keeps the open without a client; 0 leaves it to the server. Raises ``OpenLost`` if the
+        server does not grant a persistent handle.
         """
         file = PersistentFile(self, name, access, disposition, options, share, lease_state, timeout, more)
         await file._open()

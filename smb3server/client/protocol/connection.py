@@ -314,7 +314,8 @@ class Requests:
         return calls
 
     def _packed_chain(self, segments: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Compress a chain that writes data, if that pays. The header that leads it stays as it is. [MS-SMB2 3.1.4.4]"""
+        """Compress a chain that writes data, if that pays. The header that leads it stays as it is. [MS-SMB2
+        3.1.4.4]"""
         agreed = self.negotiated.compression
         length = sum(map(len, segments)) - HEADER_SIZE
         if agreed is None or length < LONG or not self._benefit_of_chains.tries(length):

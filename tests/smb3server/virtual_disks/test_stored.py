@@ -24,7 +24,9 @@ from tests.lab.disks import INITIATOR, Folder, device_of, new_disk
 OTHER = b"other initiator."
 
 
-def changed(found: Reservations, initiator: bytes, action: int, key: bytes, new: bytes = bytes(8), flags: int = 0) -> None:
+def changed(
+    found: Reservations, initiator: bytes, action: int, key: bytes, new: bytes = bytes(8), flags: int = 0
+) -> None:
     found.change(initiator, action, int(Type.WRITE_EXCLUSIVE), key + new + struct.pack(">4xB3x", flags), True)
 
 

@@ -12,8 +12,7 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.virtual_disks import making, scsi
 from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.virtual_disks.layout import BlockState, ParameterFlags
-from tests.lab.disks import SIZE, Folder, device_of, needs_qemu, new_disk, open_disk, qemu, read
-from tests.smb3server.virtual_disks.test_tunnel import command
+from tests.lab.disks import SIZE, Folder, command, device_of, needs_qemu, new_disk, open_disk, qemu, read
 
 BLOCK = making.BLOCK_SIZE
 SECTORS = BLOCK // 512
