@@ -91,7 +91,7 @@ def _image(folder: Path, size: int) -> bytes:
         if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK) and path.stat().st_size <= room:
             room -= path.stat().st_size
             shutil.copyfile(path, tree / path.name)
-    command = ["mkfs.ext4", "-q", "-d", tree, image, f"{size // 1024}k"]
+    command = ["mkfs.ext4", "-q", "-d", str(tree), str(image), f"{size // 1024}k"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
     return image.read_bytes()
 
