@@ -144,7 +144,7 @@ class Dispatcher:
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
-            self.connection.disconnect(str(reason), broke_protocol=True)
+            self.connection.violated(reason)
             return
         if self.parking.chains or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
             self.parking.park(chain)
@@ -192,7 +192,7 @@ class Dispatcher:
         try:
             plain, session = unseal(view, self.connection.session_table.get)
         except EnvelopeError as error:
-            raise Disconnect(str(error)) from error
+            raise Disconnect(str(error), "decryption") from error
         if session.keys_are_public and self.connection.constrained:
             # After a logon of somebody else, Windows serves it (3.3.5.2.1.1 note 259).
             raise Disconnect("encrypted by an anonymous user, and nobody else has logged on")
@@ -282,7 +282,7 @@ class Dispatcher:
             self._advance(chain, waited)
         except Disconnect as reason:
             chain.end()
-            self.connection.disconnect(str(reason), broke_protocol=True)
+            self.connection.violated(reason)
 
     def _advance(self, chain: Chain, waited: bool) -> None:
         """Run the commands of the chain until one pends, none is left, or the chain has to wait: until its client has
@@ -422,8 +422,10 @@ class Dispatcher:
             if request.header.command == _CREATE:
                 chain.status = result.status
                 chain.file_id = None
-            if result.status in DENIALS and request.tree is not None and request.tree.share.audit is not None:
-                self._audit_denial(request, request.tree, result.status)
+            if result.status in DENIALS and request.tree is not None:
+                self.server.events.counts.denied += 1
+                if request.tree.share.audit is not None:
+                    self._audit_denial(request, request.tree, result.status)
         reply = self.writer.reply(request, result)
         if chain.cipher_session is None and _is_secret(request):
             # It must not be sent together with replies that are not encrypted.

@@ -214,7 +214,12 @@ def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: s
     The fixed part of the request is ignored, except for name and oplock level."""
     checked = checks.check_name(body, name, asked.posix is not None)
     opening = _opening(server, opener, body, asked, checked)
-    opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
+    try:
+        opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
+    except StatusError as error:
+        kind = "persistent" if durable.is_persistent(asked) else "durable"
+        server.events.reopen_failed(opener.session, opener.tree.share, name.replace("\\", "/"), kind, error.status)
+        raise
     return _respond_again(opening, opened)
 
 
