@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import Described, Kind, register
-from smb3server.settings.share import ShareRules
 from smb3server.state.disk_opens import ShareFolder, enter
 from smb3server.state.objects import Open
 from smb3server.virtual_disks.tunnel import SERVICE_VERSION
