@@ -5,7 +5,7 @@ and keys for messages (``crypto``).
 
 Reading order: ``users`` (accounts and Kerberos principals) -> ``password_rules``, ``users_file`` and ``sam_passwords``
 -> ``groups`` -> ``directory`` (the port for users, SIDs and logons) -> ``accounts`` (which
-implements it for this server) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``pyspnego`` (all uses of that
-library's private parts) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``exchange`` (SPNEGO) -> ``tickets`` (what
-GSS-API does not check) -> ``acceptor`` (one authentication).
+implements it for this server) -> ``spnego_tokens`` and ``ntlm_messages`` (layouts) -> ``ntlm_protection``
+(keys and signatures) -> ``guessing`` (failed logons) -> ``ntlm_logon`` -> ``exchange`` (SPNEGO) -> ``pyspnego`` (the
+acceptor of tickets) and ``tickets`` (what GSS-API does not check) -> ``acceptor`` (one authentication).
 """

@@ -10,9 +10,7 @@ import importlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
-
-from spnego.exceptions import SpnegoError
+from typing import TYPE_CHECKING
 
 from smb3server.access.identity import Identity
 from smb3server.auth.directory import Logons, Tickets
@@ -20,13 +18,16 @@ from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
 from smb3server.auth.ntlm_logon import NtlmLogon
 from smb3server.auth.ntlm_messages import Home
-from smb3server.auth.pyspnego import KerberosContext, NtlmContext, TicketRefused, pack_hint
-from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
+from smb3server.auth.ntlm_protection import NtlmProtection, Protection, ProtectionError
+from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism, pack_hint
 from smb3server.auth.tickets import Ticket, open_ticket
 from smb3server.auth.users import LogonError
 from smb3server.process import parts
 from smb3server.wire.status import NtStatus, Reason, StatusError
 from smbdirect.errors import DecodeError
+
+if TYPE_CHECKING:
+    from smb3server.auth.pyspnego import TicketRefused
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +39,14 @@ MAX_KERBEROS_TOKEN = 65536
 
 
 class _Ntlm:
-    """Implements ``exchange.Mechanism`` for NTLM, with pyspnego's context if it will protect messages later."""
+    """Implements ``exchange.Mechanism`` for NTLM."""
 
-    def __init__(self, logon: NtlmLogon, context: NtlmContext | None) -> None:
+    def __init__(self, logon: NtlmLogon) -> None:
         self._logon = logon
         self._challenged = False
-        self.context = context
+        self._sent = self._received = 0
+        """Signatures of the list of mechanisms."""
+        self._protection: NtlmProtection | None = None
 
     @property
     def complete(self) -> bool:
@@ -53,11 +56,17 @@ class _Ntlm:
     def unproven(self) -> bool:
         return self._logon.unproven
 
+    @property
+    def protection(self) -> NtlmProtection | None:
+        """What protects messages after the exchange."""
+        if self._protection is None and self.complete:
+            logon = self._logon
+            self._protection = NtlmProtection(logon.flags, logon.session_key, self._sent, self._received)
+        return self._protection
+
     def step(self, token: bytes) -> bytes:
         if len(token) > MAX_TOKEN:
             raise ValueError(f"NTLM token of {len(token)} bytes")
-        if self.context is not None:
-            return self.context.step(token) or b""
         if not self._challenged:
             self._challenged = True
             return self._logon.challenge(token)
@@ -65,15 +74,13 @@ class _Ntlm:
         return b""
 
     def mic(self, data: bytes) -> bytes:
-        if self.context is None:
-            return self._logon.mechanism_list_mic(data)
-        return self.context.mechanism_list_mic(data)
+        made = self._logon.mechanism_list_mic(data, self._received)
+        self._sent += 1
+        return made
 
     def check_mic(self, data: bytes, mic: bytes) -> None:
-        if self.context is None:
-            self._logon.check_mechanism_list_mic(data, mic)
-        else:
-            self.context.check_mechanism_list_mic(data, mic)
+        self._logon.check_mechanism_list_mic(data, mic, self._sent)
+        self._received += 1
 
 
 class _Kerberos:
@@ -83,8 +90,12 @@ class _Kerberos:
 
     def __init__(self, service: str, keytab: str, answers_refusals: bool) -> None:
         """``answers_refusals``: the client gets the KRB_ERROR for the first ticket that is refused, and may send
-        another. Raises ``SpnegoError`` if Kerberos is not available."""
-        self.kerberos = KerberosContext(service, keytab)
+        another. Raises ``ProtectionError`` if Kerberos is not available."""
+        # Loads pyspnego and GSS-API. A server with a keytab has loaded them at its start (``kerberos_available``).
+        from smb3server.auth import pyspnego
+
+        self._library = pyspnego
+        self.kerberos = pyspnego.KerberosContext(service, keytab)
         self.refusal: Reason | None = None
         """Why the first ticket was refused."""
         self.ticket: Ticket | None = None
@@ -95,12 +106,12 @@ class _Kerberos:
         self._begun = False
 
     @property
-    def context(self) -> Any:
-        return self.kerberos.raw
+    def protection(self) -> Protection | None:
+        return self.kerberos if self.complete else None
 
     @property
     def complete(self) -> bool:
-        return bool(self.context.complete)
+        return bool(self.kerberos.raw.complete)
 
     def step(self, token: bytes) -> bytes:
         # GSS-API would pass a token of another mechanism to that mechanism's parser, if the system has one.
@@ -110,7 +121,7 @@ class _Kerberos:
         self._begun = True
         try:
             answer = self.kerberos.step(token)
-        except TicketRefused as error:
+        except self._library.TicketRefused as error:
             return self._refuse(error)
         # RPC's Kerberos (GSS_C_DCE_STYLE) ends with an AP-REP of the client, which has no ticket.
         if has_ticket:
@@ -125,15 +136,15 @@ class _Kerberos:
         if not self._answers_refusals or self.refusal is not None or not error.token:
             raise LogonError(f"Kerberos: {error}", code="kerberos") from error
         self.refusal = _kerberos(error)
-        self.kerberos = KerberosContext(self._service, self._keytab)
+        self.kerberos = self._library.KerberosContext(self._service, self._keytab)
         self._begun = False
         return error.token
 
     def mic(self, data: bytes) -> bytes:
-        return self.context.sign(data)  # type: ignore[no-any-return]
+        return self.kerberos.sign(data)
 
     def check_mic(self, data: bytes, mic: bytes) -> None:
-        self.context.verify(data, mic)
+        self.kerberos.verify(data, mic)
 
 
 class Acceptor:
@@ -147,7 +158,6 @@ class Acceptor:
         allow_anonymous: bool = False,
         kerberos: Tickets | None = None,
         service: str = "cifs",
-        keys_only: bool = False,
         ntlm: bool = True,
         guesses: Guesses | None = None,
         address: str = "",
@@ -158,8 +168,7 @@ class Acceptor:
         """Prepare one authentication.
 
         ``kerberos`` decides which principals may log on; None means that no tickets are accepted. ``service`` is the
-        first part of the server's own principal. ``keys_only`` means that ``ntlm`` will not be used to protect
-        messages, so NTLM may do without pyspnego. ``ntlm`` accepts passwords. ``guesses`` counts failed logons from
+        first part of the server's own principal. ``ntlm`` accepts passwords. ``guesses`` counts failed logons from
         ``address``; None means that failures are not counted. ``keytab`` is the file with the server's keys; empty
         means the file that the environment names. ``answers_refusals``: the client gets the KRB_ERROR for the first
         ticket that is refused, and may send another. ``refusal`` then says why. ``home`` is the domain that the server
@@ -172,7 +181,6 @@ class Acceptor:
         self._principals = kerberos
         self._service = service
         self._keytab = keytab
-        self._keys_only = keys_only
         self._ntlm: _Ntlm | None = None
         self._kerberos: _Kerberos | None = None
         self._max_token = MAX_KERBEROS_TOKEN if kerberos is not None else MAX_TOKEN
@@ -232,7 +240,7 @@ class Acceptor:
             raise StatusError(error.status, reason=error.reason) from error
         except DecodeError as error:
             raise StatusError(NtStatus.INVALID_PARAMETER, reason=_malformed(str(error))) from error
-        except SpnegoError as error:
+        except ProtectionError as error:
             raise StatusError(NtStatus.LOGON_FAILURE, reason=Reason("bad_exchange", str(error))) from error
         except Exception as error:
             if self._kerberos is not None and self._kerberos.kerberos.begun:
@@ -246,13 +254,13 @@ class Acceptor:
         return answer
 
     def _make_ntlm(self) -> Mechanism:
-        self._ntlm = _Ntlm(self._logon, None if self._keys_only else NtlmContext(self._logon))
+        self._ntlm = _Ntlm(self._logon)
         return self._ntlm
 
     def _make_kerberos(self) -> Mechanism | None:
         try:
             self._kerberos = _Kerberos(self._service, self._keytab, self._answers_refusals)
-        except SpnegoError as error:
+        except (ImportError, ProtectionError) as error:
             log.warning("Kerberos is not available: %s", error)
             return None
         return self._kerberos
@@ -271,7 +279,7 @@ class Acceptor:
         if self._principals is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
         try:
-            identity = self._principals.identity_of(kerberos.context.client_principal or "", kerberos.ticket)
+            identity = self._principals.identity_of(kerberos.kerberos.raw.client_principal or "", kerberos.ticket)
         except LogonError as error:
             raise StatusError(error.status, reason=error.reason) from error
         except ValueError as error:
@@ -285,31 +293,16 @@ class Acceptor:
         return "Kerberos" if isinstance(self._exchange.chosen, _Kerberos) else "NTLM"
 
     @property
-    def context(self) -> Any:
-        """Context of pyspnego, for messages that the completed authentication itself protects.
-
-        None for NTLM with ``keys_only``, or before a mechanism is chosen.
-        """
+    def protection(self) -> Protection | None:
+        """What the completed authentication protects messages with. None before it is complete."""
         chosen = self._exchange.chosen
-        return chosen.context if isinstance(chosen, _Ntlm | _Kerberos) else None
-
-    @property
-    def ntlm(self) -> NtlmContext | None:
-        """NTLM's context for protecting messages. None if the mechanism is another."""
-        context = self._ntlm.context if self._ntlm is not None else None
-        return context if context is not None and context.complete else None
-
-    @property
-    def extended_session_security(self) -> bool | None:
-        """Whether NTLM's extended session security was negotiated. None if the mechanism is another.
-        [MS-NLMP 2.2.2.5]"""
-        return self.ntlm.extended_session_security if self.ntlm is not None else None
+        return chosen.protection if isinstance(chosen, _Ntlm | _Kerberos) else None
 
     @property
     def session_key(self) -> bytes:
         """The full session key of the completed authentication."""
         if self._exchange.chosen is self._kerberos and self._kerberos is not None:
-            return self._kerberos.context.session_key  # type: ignore[no-any-return]
+            return self._kerberos.kerberos.raw.session_key  # type: ignore[no-any-return]
         return self._logon.session_key
 
 
@@ -348,6 +341,8 @@ def kerberos_available() -> str | None:
     try:
         importlib.import_module("gssapi")
         importlib.import_module("krb5")
+        # So that the first client with a ticket does not wait for it.
+        importlib.import_module("smb3server.auth.pyspnego")
     except ImportError as error:
         return f"{error}; {parts.remedy('kerberos')}"
     return None

@@ -1,7 +1,7 @@
 """The acceptor of NTLMv2, with accounts in memory. LM and NTLMv1 responses are refused. [MS-NLMP 3.2.5]
 
 Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, and one more HMAC-MD5 for a MIC.
-``pyspnego`` handles keys that protect messages.
+``ntlm_protection`` handles keys that protect messages.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 
 from smb3server.access.identity import Identity
 from smb3server.auth import ntlm_messages as messages
-from smb3server.auth import pyspnego
 from smb3server.auth.directory import Logons
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
+from smb3server.auth.ntlm_protection import ACCEPTOR, INITIATOR, decrypt_key, first_signature
 from smb3server.auth.users import LogonError
 from smb3server.wire.status import NtStatus
 
@@ -191,18 +191,16 @@ class NtlmLogon:
         self.flags = given.flags
         self.identity = identity
 
-    def mechanism_list_mic(self, mechanisms: bytes) -> bytes:
-        """Return the acceptor's mechListMIC for the MechTypeList ``mechanisms``. [RFC 4178 5]"""
-        return self._mic(mechanisms, "accept")
+    def mechanism_list_mic(self, mechanisms: bytes, earlier: int) -> bytes:
+        """Return the acceptor's mechListMIC for the MechTypeList ``mechanisms``. ``earlier``: how many the client has
+        sent. [RFC 4178 5]"""
+        return first_signature(self.flags, self.session_key, ACCEPTOR, mechanisms, earlier)
 
-    def check_mechanism_list_mic(self, mechanisms: bytes, mic: bytes) -> None:
-        """Raise ``LogonError`` if the client's mechListMIC is wrong. [RFC 4178 5]"""
-        if not hmac.compare_digest(self._mic(mechanisms, "initiate"), mic):
+    def check_mechanism_list_mic(self, mechanisms: bytes, mic: bytes, earlier: int) -> None:
+        """Raise ``LogonError`` if the client's mechListMIC is wrong. ``earlier``: how many it was sent. [RFC 4178 5]"""
+        expected = first_signature(self.flags, self.session_key, INITIATOR, mechanisms, earlier)
+        if not hmac.compare_digest(expected, mic):
             raise LogonError("wrong mechListMIC")
-
-    def _mic(self, mechanisms: bytes, side: str) -> bytes:
-        """Return the first signature of one side. [MS-NLMP 3.4.4]"""
-        return pyspnego.first_signature(self.flags, self.session_key, side, mechanisms)
 
 
 def _exchange(given: Authenticate, key: bytes) -> bytes:
@@ -210,5 +208,5 @@ def _exchange(given: Authenticate, key: bytes) -> bytes:
     if given.flags & _KEY_EXCHANGE and given.flags & _PROTECTS:
         if len(given.encrypted_key) != 16:
             raise LogonError("session key of a wrong size")
-        return pyspnego.decrypt_key(key, given.encrypted_key)
+        return decrypt_key(key, given.encrypted_key)
     return key

@@ -5,9 +5,11 @@ Pure functions. They raise ``ValueError`` or ``DecodeError`` for bad input.
 
 import enum
 import functools
+import re
 import time
 from typing import Annotated, NamedTuple
 
+from smb3server.crypto.old import md4
 from smb3server.wire import filetime
 from smbdirect.codec import Codec
 from smbdirect.fields import Bytes, Int16ul, Int32ul, Int64ul
@@ -20,8 +22,16 @@ CLIENT_CHALLENGE_SIZE = 28
 """Bytes of NTLMv2_CLIENT_CHALLENGE before its AvPairs. [MS-NLMP 2.2.2.7]"""
 _NEGOTIATE, _CHALLENGE, _AUTHENTICATE = 1, 2, 3
 _OEM = "cp1252"
+_HASHES = re.compile(r"[0-9A-Fa-f]{32}:[0-9A-Fa-f]{32}")
 VERSION = bytes.fromhex("0a007c4f0000000f")
 """Version 10.0, build 20348, revision 15 of NTLM. [MS-NLMP 2.2.2.10]"""
+
+
+def nt_hash(password: str) -> bytes:
+    """Return the NT hash of a password, which may be given as "LMHASH:NTHASH". [MS-NLMP 3.3.1, NTOWFv1]"""
+    if _HASHES.fullmatch(password):
+        return bytes.fromhex(password[33:])
+    return md4(password.encode("utf-16-le", "surrogatepass"))
 
 
 class Flags(enum.IntFlag):

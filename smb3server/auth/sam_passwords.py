@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CBC, ECB
 
-from smb3server.auth import pyspnego
+from smb3server.auth.ntlm_protection import decrypt_key
 
 BUFFER_SIZE = 516
 """Bytes of SAMPR_ENCRYPTED_USER_PASSWORD: 256 characters, then the password's length. [MS-SAMR 2.2.6.21]"""
@@ -33,7 +33,7 @@ def open_buffer(key: bytes, sealed: bytes) -> str | None:
     """Decrypt a SAMPR_ENCRYPTED_USER_PASSWORD (RC4): the password stands at the end. [MS-SAMR 2.2.6.21, 3.2.2.1]"""
     if len(sealed) != BUFFER_SIZE:
         return None
-    clear = pyspnego.decrypt_key(key, sealed)
+    clear = decrypt_key(key, sealed)
     size = int.from_bytes(clear[-4:], "little")
     return _text(clear[BUFFER_SIZE - 4 - size : BUFFER_SIZE - 4]) if size <= BUFFER_SIZE - 4 else None
 

@@ -28,7 +28,7 @@ MAX_OID = 32
 MAX_MECHANISM_LIST = 1024
 """Bytes of the list of mechanisms."""
 
-_GSS, _SEQUENCE, _OCTETS, _ENUMERATED, _OID = 0x60, 0x30, 0x04, 0x0A, 0x06
+_GSS, _SEQUENCE, _OCTETS, _ENUMERATED, _OID, _GENERAL_STRING = 0x60, 0x30, 0x04, 0x0A, 0x06, 0x1B
 _INIT, _RESP = 0xA0, 0xA1
 _MAX_LENGTH_BYTES = 4
 
@@ -187,9 +187,17 @@ def pack_resp(resp: Resp) -> bytes:
     return _tlv(_RESP, _tlv(_SEQUENCE, content))
 
 
-def mechanism_list(mechanism: bytes) -> bytes:
-    """Return a MechTypeList of one mechanism, which the mechListMIC covers. [RFC 4178 4.1]"""
-    return _tlv(_SEQUENCE, mechanism)
+def mechanism_list(mechanisms: bytes) -> bytes:
+    """Return a MechTypeList, which the mechListMIC covers. [RFC 4178 4.1]"""
+    return _tlv(_SEQUENCE, mechanisms)
+
+
+def pack_hint(kerberos: bool, ntlm: bool) -> bytes:
+    """Encode the NegTokenInit2 of a negotiate response: the mechanisms that a client may choose. [MS-SPNG 2.2.1]"""
+    mechanisms = (MS_KERBEROS + KERBEROS if kerberos else b"") + (NTLM if ntlm else b"")
+    hint = _tlv(0xA0, _tlv(_GENERAL_STRING, b"not_defined_in_RFC4178@please_ignore"))
+    content = _tlv(0xA0, mechanism_list(mechanisms)) + _tlv(0xA3, _tlv(_SEQUENCE, hint))
+    return _tlv(_GSS, SPNEGO + _tlv(_INIT, _tlv(_SEQUENCE, content)))
 
 
 def pack_init(mechanism: bytes, token: bytes) -> bytes:

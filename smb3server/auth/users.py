@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from smb3server.access.identity import Identity
-from smb3server.auth import pyspnego
+from smb3server.auth import ntlm_messages
 from smb3server.auth.ntlm_messages import PROOF_SIZE
 from smb3server.wire.status import NtStatus, Reason
 
@@ -79,7 +79,7 @@ class Account:
 
 def nt_hash(password: str) -> bytes:
     """Return the NT hash of a clear-text password."""
-    return pyspnego.nt_hash(password)
+    return ntlm_messages.nt_hash(password)
 
 
 def parse_hash(text: str) -> bytes:

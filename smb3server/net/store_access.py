@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
-
 from smb3server.net.store_url import has_tls, is_exposed, parse_url
 from smb3server.process.secret_files import SecretFileError, read_secret
 
@@ -92,6 +90,9 @@ def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLCon
 
 def _check_dates(cert: Path) -> None:
     """Raise ``AccessError`` if the certificate has expired, because etcd would only report a bad certificate."""
+    # A server without a cluster starts faster without it.
+    from cryptography import x509
+
     try:
         found = x509.load_pem_x509_certificate(cert.read_bytes())
     except (OSError, ValueError) as error:

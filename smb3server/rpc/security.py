@@ -3,15 +3,11 @@
 
 import enum
 import logging
-from typing import Annotated, Any, NamedTuple
-
-from spnego import ContextReq
-from spnego.exceptions import SpnegoError
-from spnego.iov import BufferType
+from typing import Annotated, NamedTuple
 
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
-from smb3server.auth.pyspnego import NtlmContext
+from smb3server.auth.ntlm_protection import Protection, ProtectionError
 from smb3server.wire.status import Reason, StatusError
 from smbdirect.codec import Codec
 from smbdirect.fields import Int8ul, Int32ul
@@ -21,9 +17,6 @@ log = logging.getLogger(__name__)
 SPNEGO, NTLM, KERBEROS = 9, 10, 16
 """Security providers. [MS-RPCE 2.2.1.1.7]"""
 PROVIDERS = (SPNEGO, NTLM, KERBEROS)
-_MIC_SIZE = {NTLM: 16}
-_LIKELY_MIC_SIZE = 28
-"""Bytes of a Kerberos signature with AES: a header of 16 and a checksum of 12. [RFC 4121 4.2.6.1]"""
 
 
 class Level(enum.IntEnum):
@@ -73,8 +66,6 @@ class SecurityContext:
         self._acceptor = acceptor
         self._header_signing = header_signing
         self._verifier_size = 0
-        self._ntlm: NtlmContext | None = None
-        """NTLM's context, if extended session security was negotiated."""
 
     @property
     def identity(self) -> Identity | None:
@@ -111,60 +102,51 @@ class SecurityContext:
     def _check_strength(self) -> None:
         """Raise ``SecurityError`` if the client's flags do not allow its level. NTLM would sign with a constant
         otherwise."""
-        given = self._context.context_attr
-        if self.protects and not given & ContextReq.integrity:
+        given = self._protection
+        if self.protects and not given.signs:
             raise SecurityError("integrity was not negotiated")
-        if self.private and not given & ContextReq.confidentiality:
+        if self.private and not given.seals:
             raise SecurityError("confidentiality was not negotiated")
 
         # NTLM's signatures cover all buffers with extended session security, and only the stub without it. The bind's
         # flag for header signing does not matter: impacket and Windows rely on this.
-        extended = self._acceptor.extended_session_security
-        if extended is not None:
-            self._header_signing = extended
-        if extended:
-            self._ntlm = self._acceptor.ntlm
+        if given.header_signing is not None:
+            self._header_signing = given.header_signing
 
     def verifier_size(self) -> int:
         """Return the size of a verifier in bytes. It is needed before a fragment is signed, because the signed header
         has it."""
         if not self._verifier_size:
-            if self.private:
-                self._verifier_size = self._context.query_message_sizes().header
-            else:
-                ntlm = self._context.negotiated_protocol == "ntlm"
-                self._verifier_size = _MIC_SIZE[NTLM] if ntlm else _LIKELY_MIC_SIZE
+            given = self._protection
+            self._verifier_size = given.sealed_signature_size if self.private else given.signature_size
         return self._verifier_size
 
     def note_verifier(self, verifier: bytes) -> None:
         """Remember the size of a verifier, because all verifiers have the same."""
         self._verifier_size = len(verifier)
 
+    def _signed(self, header: bytes, trailer: bytes) -> tuple[bytes | None, bytes | None]:
+        """Return what is signed before and after the stub."""
+        return (header, trailer) if self._header_signing else (None, None)
+
     def protect(self, header: bytes, stub: bytes, trailer: bytes) -> tuple[bytes, bytes]:
         """Return the stub to send and its verifier. Raises ``SecurityError``."""
+        before, after = self._signed(header, trailer)
         try:
             if self.private:
-                return self._seal(header, stub, trailer)
-            return stub, self._context.sign(header + stub + trailer if self._header_signing else stub)
-        except SpnegoError as error:
+                return self._protection.seal(before, stub, after)
+            return stub, self._protection.sign((before or b"") + stub + (after or b""))
+        except ProtectionError as error:
             raise SecurityError(str(error)) from error
-
-    def _seal(self, header: bytes, stub: bytes, trailer: bytes) -> tuple[bytes, bytes]:
-        if self._ntlm is not None:
-            return self._ntlm.seal_between(header, stub, trailer)
-        iov: list[Any] = [BufferType.header, stub]
-        if self._header_signing:
-            iov = [BufferType.header, (BufferType.sign_only, header), stub, (BufferType.sign_only, trailer)]
-        buffers = self._context.wrap_iov(iov, encrypt=True).buffers
-        return buffers[2 if self._header_signing else 1].data or b"", buffers[0].data or b""
 
     def unprotect(self, header: bytes, stub: bytes, trailer: bytes, verifier: bytes) -> bytes:
         """Return the plain stub. Raises ``SecurityError`` if anything was changed after the client sent it."""
+        before, after = self._signed(header, trailer)
         try:
             if self.private:
-                return self._unseal(header, stub, trailer, verifier)
-            self._context.verify(header + stub + trailer if self._header_signing else stub, verifier)
-        except SpnegoError as error:
+                return self._protection.unseal(before, stub, after, verifier)
+            self._protection.verify((before or b"") + stub + (after or b""), verifier)
+        except ProtectionError as error:
             raise SecurityError(str(error)) from error
         except Exception as error:
             # The verifier is input of an untrusted peer, and libraries may raise any exception for it.
@@ -172,13 +154,9 @@ class SecurityContext:
             raise SecurityError("malformed verifier") from error
         return stub
 
-    def _unseal(self, header: bytes, stub: bytes, trailer: bytes, verifier: bytes) -> bytes:
-        iov: list[Any] = [(BufferType.header, verifier), stub]
-        if self._header_signing:
-            iov = [(BufferType.header, verifier), (BufferType.sign_only, header), stub, (BufferType.sign_only, trailer)]
-        buffers = self._context.unwrap_iov(iov).buffers
-        return buffers[2 if self._header_signing else 1].data or b""
-
     @property
-    def _context(self) -> Any:
-        return self._acceptor.context
+    def _protection(self) -> Protection:
+        found = self._acceptor.protection
+        if found is None:
+            raise SecurityError("no keys to protect calls with")
+        return found

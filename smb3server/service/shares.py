@@ -30,6 +30,7 @@ from smb3server.service import stand_in
 from smb3server.settings.declaring import seconds
 from smb3server.settings.discovery import DiscoveryConfig
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags
+from smb3server.virtual_disks import checksum
 
 
 def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
@@ -76,6 +77,8 @@ def make_share(config: Config, share: ShareConfig, notes: list[str], backend: Lo
         flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
         model=(config.discovery or DiscoveryConfig()).model,
     )
+    if share.shared_virtual_disks:
+        checksum.load()
     _make_recycle_folder(made, notes)
     if share.streams and backend.streams.refused:
         place = quote(str(share.path / PRIVATE_NAME))

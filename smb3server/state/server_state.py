@@ -246,7 +246,6 @@ class ServerState:
             settings.allow_guest,
             settings.allow_anonymous,
             self.accounts if settings.keytab else None,
-            keys_only=True,
             ntlm=settings.ntlm,
             guesses=self.guesses,
             address=address,

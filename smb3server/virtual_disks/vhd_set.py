@@ -14,9 +14,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import Annotated, NamedTuple
 
-from crc32c import crc32c
-
 from smb3server.backends.base import Handle
+from smb3server.virtual_disks.checksum import crc32c
 from smb3server.virtual_disks.layout import KIB, MIB
 from smb3server.virtual_disks.vhdx import BadImage, is_plain_name, read_at
 from smbdirect.codec import Codec

@@ -15,10 +15,9 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks import layout
+from smb3server.virtual_disks.checksum import crc32c
 from smb3server.virtual_disks.layout import BlockState, FileParameters, Header, ParameterFlags
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError

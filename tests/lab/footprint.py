@@ -157,6 +157,9 @@ def serve(
         finally:
             await service.stop()
 
+    # ``footprint`` collects garbage again and again. It need not look at what was there before.
+    gc.collect()
+    gc.freeze()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:

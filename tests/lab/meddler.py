@@ -85,5 +85,5 @@ def accept_everybody(patch: pytest.MonkeyPatch, *, guest: bool) -> None:
         self.identity = Identity("stranger", guest=True) if guest else Identity("", anonymous=True)
 
     patch.setattr(NtlmLogon, "authenticate", authenticate)
-    patch.setattr(NtlmLogon, "mechanism_list_mic", lambda self, mechanisms: b"")
-    patch.setattr(NtlmLogon, "check_mechanism_list_mic", lambda self, mechanisms, mic: None)
+    patch.setattr(NtlmLogon, "mechanism_list_mic", lambda self, mechanisms, earlier: b"")
+    patch.setattr(NtlmLogon, "check_mechanism_list_mic", lambda self, mechanisms, mic, earlier: None)

@@ -214,7 +214,7 @@ def _setup(size: int) -> bytes:
 def _acceptor(kerberos: bool = True) -> Acceptor:
     users = UserDatabase()
     users.add(Account("u", nt_hash("pw")))
-    return Acceptor(users, "SERVER", kerberos=Principals(users) if kerberos else None, keys_only=True)
+    return Acceptor(users, "SERVER", kerberos=Principals(users) if kerberos else None)
 
 
 def _init(mechanisms: bytes) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import re
 import struct
 import time
 
@@ -29,9 +28,10 @@ from smb3server.auth.ntlm_messages import (
     AvPair,
     Flags,
     NegotiateFields,
+    nt_hash,
 )
 from smb3server.client.protocol.messages import LogonError
-from smb3server.crypto.old import md4, rc4
+from smb3server.crypto.old import rc4
 from smb3server.wire.filetime import from_ns
 from smbdirect.errors import DecodeError
 
@@ -50,17 +50,9 @@ _OFFERED = int(
 )
 _NEEDED = int(Flags.UNICODE | Flags.EXTENDED_SESSION_SECURITY | Flags.TARGET_INFO)
 _CHALLENGE = 2
-_HASHES = re.compile(r"[0-9A-Fa-f]{32}:[0-9A-Fa-f]{32}")
 _TARGET_NAME, _CHANNEL_BINDINGS = 9, 10
 """MsvAvTargetName and MsvAvChannelBindings. [MS-NLMP 2.2.2.1]"""
 _SENT, _RECEIVED = b"client-to-server", b"server-to-client"
-
-
-def nt_hash(password: str) -> bytes:
-    """Return the NT hash of a password, which may be given as "LMHASH:NTHASH". [MS-NLMP 3.3.1]"""
-    if _HASHES.fullmatch(password):
-        return bytes.fromhex(password[33:])
-    return md4(password.encode("utf-16-le", "surrogatepass"))
 
 
 class NtlmLogon:

@@ -6,8 +6,8 @@ import hmac
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from smb3server.auth import pyspnego
 from smb3server.auth.ntlm_messages import CHALLENGE_FIELDS, Authenticate, Flags, parse_authenticate
+from smb3server.auth.ntlm_protection import decrypt_key
 from smb3server.auth.users import nt_hash
 from smbdirect.errors import DecodeError
 
@@ -108,5 +108,5 @@ def exported_key(logon: NtlmLogon, hashed: bytes) -> bytes:
         return b""
     base = hmac.digest(key, proof, "md5")
     if answer.flags & Flags.KEY_EXCHANGE and answer.flags & (Flags.SIGN | Flags.SEAL):
-        return pyspnego.decrypt_key(base, answer.encrypted_key) if len(answer.encrypted_key) == 16 else b""
+        return decrypt_key(base, answer.encrypted_key) if len(answer.encrypted_key) == 16 else b""
     return base

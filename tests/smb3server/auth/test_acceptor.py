@@ -16,19 +16,10 @@ from smb3server.wire.status import NtStatus, StatusError
 NTLM, KERBEROS = "1.3.6.1.4.1.311.2.2.10", "1.2.840.113554.1.2.2"
 
 
-@pytest.fixture(params=[True, False], ids=["keys-only", "with-context"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With pyspnego's context for messages, and without."""
-    monkeypatch.setitem(_WAY, "keys_only", request.param)
-
-
-_WAY = {"keys_only": True}
-
-
 def acceptor(guest: bool = False) -> Acceptor:
     users = UserDatabase()
     users.add(Account("u", nt_hash("pw")))
-    return Acceptor(users, "SERVER", allow_guest=guest, keys_only=_WAY["keys_only"])
+    return Acceptor(users, "SERVER", allow_guest=guest)
 
 
 def ntlm_negotiate() -> bytes:

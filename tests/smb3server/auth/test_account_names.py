@@ -46,7 +46,7 @@ def answer(user: str, response: bytes, key: bytes, flags: int) -> tuple[int, int
     """The status, and the functions that were called until it was known."""
     users = UserDatabase()
     users.add(Account("alice", nt_hash("pw")))
-    made = Acceptor(users, "SERVER", keys_only=True)
+    made = Acceptor(users, "SERVER")
     made.step(logon.NEGOTIATE)
     count = 0
 

@@ -183,19 +183,18 @@ def test_lock_out_is_the_administrators_choice() -> None:
     assert delay(guesses, "alice", HERE) == 0.0
 
 
-def acceptor(guesses: Guesses, address: str = HERE, keys_only: bool = True) -> Acceptor:
+def acceptor(guesses: Guesses, address: str = HERE) -> Acceptor:
     users = UserDatabase()
     users.add(Account("u", nt_hash("pw")))
-    return Acceptor(users, "SERVER", keys_only=keys_only, guesses=guesses, address=address)
+    return Acceptor(users, "SERVER", guesses=guesses, address=address)
 
 
-@pytest.mark.parametrize("keys_only", [True, False], ids=["sessions", "rpc"])
-def test_a_right_password_waits_its_turn_too(keys_only: bool) -> None:
+def test_a_right_password_waits_its_turn_too() -> None:
     """Else the answer that comes early would be the right one. Asked before its time the token is not looked at."""
     guesses, clock = make(per_account=2, max_delay=4.0)
     for _ in range(4):
         guess(guesses, clock, "u", HERE)
-    made = acceptor(guesses, keys_only=keys_only)
+    made = acceptor(guesses)
     token, _ = logon.Account("u", "pw").answer(made.step(logon.FIRST_TOKEN))
     for _ in range(3):
         with pytest.raises(LogonDelayed) as caught:

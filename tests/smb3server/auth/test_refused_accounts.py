@@ -22,7 +22,7 @@ MUST_CHANGE = replace(PLAIN, must_change=True)
 def status_of_logon(account: Account, password: str, guesses: Guesses | None = None) -> int:
     users = UserDatabase()
     users.add(account)
-    acceptor = Acceptor(users, "SERVER", keys_only=True, guesses=guesses, address="192.0.2.1")
+    acceptor = Acceptor(users, "SERVER", guesses=guesses, address="192.0.2.1")
     context = spnego.client("alice", password, protocol="ntlm")
     try:
         acceptor.step(context.step(acceptor.step(context.step() or b"")) or b"")

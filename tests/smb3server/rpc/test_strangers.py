@@ -92,7 +92,7 @@ def test_guesses_at_sessions_count_here(caplog: pytest.LogCaptureFixture) -> Non
     guesses = Guesses(per_account=3, per_address=1000, max_delay=4.0, clock=clock)
     guesser = Guesser(guesses, clock)
     for _ in range(10):
-        session = Acceptor(guesser.service.users, "S", keys_only=True, guesses=guesses, address="198.51.100.9")
+        session = Acceptor(guesser.service.users, "S", guesses=guesses, address="198.51.100.9")
         clock.now += guesses.begin("u", "198.51.100.9")
         token, _ = logon.Account("u", "wrong").answer(session.step(logon.FIRST_TOKEN))
         assert token

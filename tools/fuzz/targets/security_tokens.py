@@ -25,8 +25,8 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
 )
 
 
-def _logon(tokens: list[bytes], keys_only: bool) -> None:
-    acceptor = Acceptor(USERS, "SERVER", allow_guest=False, keys_only=keys_only)
+def _logon(tokens: list[bytes]) -> None:
+    acceptor = Acceptor(USERS, "SERVER", allow_guest=False)
     for token in tokens:
         acceptor.step(token)
         if acceptor.identity is not None:
@@ -39,7 +39,7 @@ def _run(data: bytes) -> None:
     if data[0] < len(DECODERS):
         DECODERS[data[0]](data[1:])
     else:
-        _logon(framed.split(data[1:]), bool(data[0] & 1))
+        _logon(framed.split(data[1:]))
 
 
 def _seeds() -> Iterator[bytes]:
