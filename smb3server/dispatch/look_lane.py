@@ -123,7 +123,7 @@ class LookLane:
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
             return False
         tree = session.tree_connect_table.get(first[10])
-        if tree is None or lacks_protection(session, tree, cipher_session, signed):
+        if tree is None or tree.share.queue is not None or lacks_protection(session, tree, cipher_session, signed):
             return False
         if session.expiration_time is not None and has_expired(session):
             return False
