@@ -116,7 +116,7 @@ class Pending:
     def goes_on(
         self, finish: Callable[[Request, Response | StatusError], None], on_cancel: Callable[[], None] | None
     ) -> None:
-        """Begin anew, as if made now: the handler of a request runs that had to wait for its turn."""
+        """Begin again, as if made now: the handler of a request runs that had to wait for its turn."""
         self.in_turn = True
         self.on_cancel = on_cancel
         self._finish = finish

@@ -245,7 +245,7 @@ def serve(folder: str, point: str, gate: str) -> None:
             return 0
 
         def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
-            os.utime(self._at(path), ns=times)
+            os.utime(self._at(path), ns=times or (time.time_ns(),) * 2)
             return 0
 
         def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
