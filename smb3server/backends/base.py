@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Protocol
 
 from smb3server.backends.name_rules import WINDOWS, NameRules
+from smb3server.process.storage_queue import StorageQueue
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.file_info import EaEntry
 from smbdirect.codec import Buffer
@@ -262,6 +263,8 @@ class Handle(ABC):
 
     dormant: ClassVar[bool] = False
     """Whether it takes no descriptor, because the file is opened when it is first needed."""
+    queue: ClassVar[StorageQueue | None] = None
+    """As that of its store."""
     key: FileKey
     stream: str
     kind: Kind
@@ -662,6 +665,8 @@ class Backend(ABC):
     """None: its file system keeps none."""
     name_rules: NameRules = WINDOWS
     """How its names compare. They may change."""
+    queue: ClassVar[StorageQueue | None] = None
+    """What does the work on it, if its storage may answer late (``slow_store``). None: everybody may wait for it."""
     posix: ClassVar[bool] = False
     """Whether this is a store as the POSIX extensions see it (``as_posix``)."""
     max_file_size: int = MAX_OFFSET

@@ -146,7 +146,8 @@ class FileRead:
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         if length == 0:
             return self._nothing()
-        if length >= FILE_FROM and self.remote is None and self.compression is None:
+        late = opened.handle.queue is not None
+        if length >= FILE_FROM and self.remote is None and self.compression is None and not late:
             response = self._out_of_file()
             if response is not None:
                 return response
@@ -160,7 +161,7 @@ class FileRead:
             usage.lent += size
             buffer.on_release = usage.give_back
         try:
-            count = _read_cached(opened, self._place(buffer), offset)
+            count = -1 if late else _read_cached(opened, self._place(buffer), offset)
             if count >= 0:
                 return self._reply(buffer, count)
         except BaseException:
@@ -320,8 +321,11 @@ class FileRead:
             raise StatusError(NtStatus.FILE_CLOSED)
         pending = self._pend()
         opened.begin_io()
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(None, handle.read_into, [self._place(buffer)], self.body.offset)
+        work = partial(handle.read_into, [self._place(buffer)], self.body.offset)
+        if handle.queue is not None:
+            future = handle.queue.helped(work)
+        else:
+            future = asyncio.get_running_loop().run_in_executor(None, work)
         future.add_done_callback(lambda future: self._was_read(future, buffer, pending))
         return pending
 

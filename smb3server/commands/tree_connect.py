@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
+from smb3server.process.storage_queue import StorageQueue
 from smb3server.state.caller import maximal_access_of
 from smb3server.state.endings import end_tree
 from smb3server.state.objects import SessionState, TreeConnect
@@ -47,7 +50,15 @@ def tree_connect(request: SessionRequest) -> Response | Pending:
     if arriving is not None:
         # Never with an interim reply: the asynchronous header has no room for the TreeId (2.2.1.1).
         return waiting.run(request, _when_arrived(request, body, share, arriving), Interim.NEVER)
+    if share.queue is not None:
+        begin = partial(_begin_in_turn, share.queue)
+        return waiting.until(request, begin, lambda: _connect(request, body, share), Interim.NEVER)
     return _connect(request, body, share)
+
+
+def _begin_in_turn(queue: StorageQueue, done: waiting.Done) -> Callable[[], object]:
+    """Call ``done`` when the share's storage has its turn: it is asked whether the share's folder is there."""
+    return queue.add(lambda: done(None))
 
 
 async def _when_arrived(

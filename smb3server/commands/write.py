@@ -10,6 +10,7 @@ from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe
 from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
+from smb3server.dispatch.in_turn import continue_in_turn
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.rdma_transforms import Transform
 from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
@@ -254,13 +255,22 @@ class PeerWrite:
             if self._cancelled:
                 cancel(self._pending, self._remote)
             elif not self._pending.done:
-                self._store()
+                continue_in_turn(self._request, self._store)
+                return
+        except Exception as failure:
+            fail(self._pending, failure, self._remote)
+        self._give_back()
+
+    def _store(self) -> None:
+        """Store the fetched data and answer."""
+        try:
+            self._store_checked()
         except Exception as failure:
             fail(self._pending, failure, self._remote)
         finally:
             self._give_back()
 
-    def _store(self) -> None:
+    def _store_checked(self) -> None:
         """Store the fetched data after the checks are repeated. Meanwhile locks may have been taken, the open may have
         been closed, or the share may have been lost."""
         opened, body = self._opened, self._body

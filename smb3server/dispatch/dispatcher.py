@@ -19,6 +19,7 @@ from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.denials import record_denial
 from smb3server.dispatch.fast_lane import FastLane
 from smb3server.dispatch.holding import hold, unless_failed
+from smb3server.dispatch.in_turn import InTurn
 from smb3server.dispatch.look_lane import LookLane
 from smb3server.dispatch.parking import CHAIN_MARK, MESSAGE_MARK, TURN, Parking
 from smb3server.dispatch.pending import PendingRequests
@@ -261,17 +262,30 @@ class Dispatcher:
         kind = KINDS.get(command, Request)
         return kind(self, connection, header, message, chain, None, None, chain.cipher_session is not None)
 
-    def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
-        """Check a command and call its handler. An exception becomes the status of the command."""
+    def run_in_turn(self, request: Request, handler: Handler) -> Response | StatusError | Pending:
+        """Call the handler of a command that was checked, and has waited for its turn."""
+        return self._run(request, request.chain, handler)
+
+    def _run(self, request: Request, chain: Chain, checked: Handler | None = None) -> Response | StatusError | Pending:
+        """Check a command and call its handler. An exception becomes the status of the command.
+
+        ``checked``: the handler of a command that was checked before."""
         persistence = self.server.opens.persistence
         touches = persistence.touches if persistence is not None else 0
         result: Response | StatusError | Pending
         try:
-            checks.check(request, chain)
-            handler = self.handlers.get(request.header.command)
-            if handler is None:
-                return StatusError(NtStatus.INVALID_PARAMETER)
-            result = handler(request)
+            if checked is not None:
+                result = checked(request)
+            else:
+                checks.check(request, chain)
+                handler = self.handlers.get(request.header.command)
+                if handler is None:
+                    return StatusError(NtStatus.INVALID_PARAMETER)
+                tree = request.tree
+                if tree is None or tree.share.queue is None:
+                    result = handler(request)
+                else:
+                    result = InTurn(self, request, handler, tree.share.queue).pending
         except Exception as error:
             result = failure(request, error)
         if isinstance(result, Pending):

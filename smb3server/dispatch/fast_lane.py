@@ -149,6 +149,8 @@ class FastLane:
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
             return False
         tree = session.tree_connect_table.get(tree_id)
+        if tree is not None and tree.share.queue is not None:
+            return False  # requests wait for their turn there
         signer: Signer | None = None
         if lacks_protection(session, tree, cipher_session, flags & _SIGNED):
             return False

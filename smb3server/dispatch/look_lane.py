@@ -98,7 +98,7 @@ class LookLane:
             return False
         tree = session.tree_connect_table.get(first[10])
         signed = first[6] & _SIGNED
-        if tree is None or lacks_protection(session, tree, cipher_session, signed):
+        if tree is None or tree.share.queue is not None or lacks_protection(session, tree, cipher_session, signed):
             return False
         if session.expiration_time is not None and has_expired(session):
             return False

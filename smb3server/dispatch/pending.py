@@ -68,6 +68,12 @@ class PendingRequests:
                 self._timer_running = True
                 self._loop.call_later(delay, self._on_timer)
 
+    def go_on(self, request: Request, pending: Pending) -> None:
+        """Note that a request, which has waited for its turn, waits for what its handler waits for."""
+        del self._by_message_id[request.header.message_id]
+        pending.interim = pending.wanted
+        self.add(request, pending)
+
     def _may_wait(self, pending: Pending) -> bool:
         """Return whether one more request may wait. [MS-SMB2 3.3.4.2]
 
@@ -135,7 +141,9 @@ class PendingRequests:
         self._timer_running = False
 
     def _make_async(self, request: Request) -> None:
-        """Give the request an AsyncId, and send its interim reply. [MS-SMB2 3.3.4.2]"""
+        """Give the request an AsyncId, and send its interim reply, unless it has one. [MS-SMB2 3.3.4.2]"""
+        if request.async_id:
+            return
         self._next_async_id += 1
         request.async_id = self._next_async_id
         self._by_async_id[request.async_id] = request

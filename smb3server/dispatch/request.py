@@ -65,7 +65,19 @@ class Pending:
     fails with CANCELLED.
     """
 
-    __slots__ = ("_early", "_finish", "_held", "closing", "interim", "on_cancel", "refused_with", "request", "waits")
+    __slots__ = (
+        "_early",
+        "_finish",
+        "_held",
+        "closing",
+        "in_turn",
+        "interim",
+        "on_cancel",
+        "refused_with",
+        "request",
+        "waits",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -82,6 +94,11 @@ class Pending:
         """The request was cancelled because its session or tree connect ends, not by a CANCEL of the client."""
         self.refused_with: int | None = None
         """Status to answer when the request is not allowed to wait. [MS-SMB2 3.3.4.2]"""
+        self.wanted = interim
+        """``interim`` of what the handler waits for, from ``PendingRequests.go_on`` on."""
+        self.in_turn = False
+        """It began as a wait for the turn of a share's storage (``dispatch.in_turn``), and is used again by what the
+        handler waits for."""
         self.waits = False
         """It waits for another client to acknowledge a break, and does nothing else."""
         self._finish: Callable[[Request, Response | StatusError], None] | None = finish
@@ -95,6 +112,15 @@ class Pending:
     def done(self) -> bool:
         """Whether the request has been completed, failed or dropped."""
         return self._finish is None
+
+    def goes_on(
+        self, finish: Callable[[Request, Response | StatusError], None], on_cancel: Callable[[], None] | None
+    ) -> None:
+        """Begin again, as if made now: the handler of a request runs that had to wait for its turn."""
+        self.in_turn = True
+        self.on_cancel = on_cancel
+        self._finish = finish
+        self._held, self._early = True, None
 
     def complete(self, response: Response) -> None:
         """Answer the request with ``response``, unless it is done."""
@@ -218,6 +244,10 @@ class Request:
         """Make this request asynchronous. Its handler calls this and returns the result.
 
         A result that comes before the handler has returned is held back until then."""
+        if self.pending is not None and self.pending.in_turn:
+            self.pending.goes_on(self.host.finish, on_cancel)
+            self.pending.wanted = interim
+            return self.pending
         self.pending = Pending(self, self.host.finish, interim, on_cancel)
         return self.pending
 

@@ -28,7 +28,10 @@ def start_flush(request: Request, opened: Open, landed: Done) -> None:
         opened.end_io()
         landed(error)
 
-    request.server.flushes.add(handle.flush, done)
+    if handle.queue is not None:
+        handle.queue.help(handle.flush, lambda _, error: done(error))
+    else:
+        request.server.flushes.add(handle.flush, done)
 
 
 def _must_last(opened: Open) -> bool:

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from smb3server.backends.base import FolderNotRead, Reading
 from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.in_turn import continue_in_turn, in_turns, queue_of
 from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.process.turns import call_in_own_turn
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
@@ -103,7 +104,7 @@ Done = Callable[[BaseException | None], None]
 """Called when an operation has ended, with its error or None."""
 
 
-Begins = Callable[[Done], "Callable[[], None] | None"]
+Begins = Callable[[Done], "Callable[[], object] | None"]
 """Begins an operation. Returns a function that calls it off, or None if it cannot be called off. It calls its argument
 in a later turn, never before it has returned."""
 
@@ -119,7 +120,7 @@ def until(
 
     def ended(error: BaseException | None) -> None:
         if error is None:
-            answer(pending, work)
+            continue_in_turn(request, partial(answer, pending, work))
         elif not pending.done:
             fail(pending, error)
 
@@ -129,7 +130,7 @@ def until(
     return pending
 
 
-def _called_off(pending: Pending, call_off: Callable[[], None]) -> None:
+def _called_off(pending: Pending, call_off: Callable[[], object]) -> None:
     call_off()
     pending.fail(StatusError(NtStatus.CANCELLED))
 
@@ -223,15 +224,17 @@ class _Waiting:
 
     # Invariant: at most one of _call_off and _task is set.
 
-    __slots__ = ("_attempt", "_call_off", "_deadline", "_end", "_request", "_task", "pending")
+    __slots__ = ("_attempt", "_call_off", "_deadline", "_end", "_request", "_task", "_trying", "pending")
 
     def __init__(self, request: Request, attempt: Attempt | None, interim: Interim, begin: Begin | None) -> None:
         self._request = request
         self._attempt = attempt
         """None means that there will be no further attempt."""
-        self._call_off: Callable[[], None] | None = None
+        self._call_off: Callable[[], object] | None = None
         """Ends the present wait. Not used for a task."""
         self._task: asyncio.Future[Response | None] | None = None
+        self._trying = False
+        """An attempt is under way that lets the event loop go on while it waits for storage."""
         self._deadline: float | None = None
         """Time of the event loop at which the wait for leases of host programs ends. None before the first of them."""
         self.pending = request.pend(interim, self._cancelled)
@@ -273,13 +276,25 @@ class _Waiting:
     def _again(self) -> None:
         self._call_off = None
         self.pending.waits = False
+        queue = queue_of(self._request)
+        if queue is None or queue.is_here:
+            self._try()
+        else:
+            self._call_off = queue.add(self._try)
+
+    def _try(self) -> None:
+        self._call_off = None
         if self.pending.done or self._attempt is None:
             return
+        self._trying = queue_of(self._request) is not None
         try:
             self._request.check_fence()
             result = self._attempt()
         except (MustWait, BlockingIOError) as blocked:
-            self.wait_for(blocked)
+            if self._is_cancelled():
+                self._fail(StatusError(NtStatus.CANCELLED))
+            else:
+                self.wait_for(blocked)
         except Exception as error:
             self._fail(error)
         else:
@@ -287,10 +302,17 @@ class _Waiting:
                 self._complete(result)
             else:
                 self.work_on(result)
+        finally:
+            self._trying = False
+
+    def _is_cancelled(self) -> bool:
+        """Return whether there will be no further attempt."""
+        return self._attempt is None
 
     def work_on(self, work: Awaitable[Response | None]) -> None:
         """Complete the request with the result of ``work``."""
-        self._task = asyncio.ensure_future(work)
+        queue = queue_of(self._request)
+        self._task = asyncio.ensure_future(work if queue is None else in_turns(queue, work))
         self._task.add_done_callback(self._worked)
 
     def _worked(self, task: asyncio.Future[Response | None]) -> None:
@@ -314,6 +336,9 @@ class _Waiting:
         """End the wait on CANCEL, or when session, tree connect or connection end. A task cleans up before the request
         fails."""
         self._attempt = None
+        if self._trying:
+            # It is not left half done, and may succeed.
+            return
         if self._task is not None:
             # Not now: a task that is cancelled before its first step does not clean up.
             self._request.connection.loop.call_soon(self._task.cancel)

@@ -325,8 +325,10 @@ class DelayedWriteTime:
 
     def _on_timer(self) -> None:
         handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
-        if handle is not None:
+        if handle is not None and (handle.queue is None or handle.queue.is_here):
             self.make_visible(handle)
+        elif handle is not None and handle.queue is not None:
+            handle.queue.add(self._on_timer)
 
     def make_visible(self, handle: Handle) -> None:
         """Make the time of the last write visible, unless an open has set or frozen the time."""

@@ -248,6 +248,20 @@ class ServerCollector(Collector):
         yield self._durable_opens(opens)
         yield _counters(prefix + "received_bytes", "Bytes that clients wrote to the share", "share", received)
         yield _counters(prefix + "sent_bytes", "Bytes that clients read from the share", "share", sent)
+        late = {share.share: share.storage for share in shares if share.storage is not UNSET}
+        if late:
+            yield _gauges(
+                "smb3server_storage_waiting_requests",
+                "Requests that wait for the share's storage",
+                "share",
+                {share: storage.requests for share, storage in late.items()},
+            )
+            yield _gauges(
+                "smb3server_storage_silent_seconds",
+                "For how long the share's storage has not answered",
+                "share",
+                {share: storage.seconds for share, storage in late.items()},
+            )
         recycled = {share.share: share.recycle for share in shares if share.recycle is not UNSET}
         if recycled:
             yield _gauges(

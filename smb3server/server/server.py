@@ -151,6 +151,8 @@ class Server(ServerState):
             else:
                 self.opens.close(opened)
         self.host_changes.close()
+        queues = {share.queue for share in self.share_list.values() if share.queue is not None}
+        silent = {queue for queue in queues if not await queue.drained(deadline)}
         await self.long_work.close()
         for connection in list(self.connection_list):
             connection.ended_by = connection.ended_by or "server shutdown"
@@ -160,8 +162,10 @@ class Server(ServerState):
         for share in self.share_list.values():
             if share.snapshots is not None:
                 share.snapshots.close()
-            if share.backend is not None:
+            if share.backend is not None and share.queue not in silent:
                 share.backend.close()
+        for queue in queues:
+            queue.close()
 
 
 def _leave_unauthenticated(connection: Connection) -> None:

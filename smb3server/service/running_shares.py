@@ -13,7 +13,7 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.persistence.store import StoreError
 from smb3server.server.server import Server
 from smb3server.service.shadow_copies import follow
-from smb3server.service.shares import Prepared, adopt, make_share, prepare
+from smb3server.service.shares import Prepared, Queues, adopt, make_share, prepare
 from smb3server.service.stored_opens import StoredOpens
 from smb3server.state import endings
 from smb3server.state.audit import ShareAudit
@@ -69,6 +69,7 @@ class RunningShares:
         """None outside a cluster, and until the server has joined it with the shares of its start."""
         self.permissions: Mapping[str, SecurityDescriptor] = {}
         """The permissions of shares that have any, by case-folded name."""
+        self._queues: Queues = {}
         self.down: dict[str, str] = {}
         """Why shares of the configuration could not be used when this was looked at last, by name."""
         self.on_change: Callable[[], None] = lambda: None
@@ -88,7 +89,7 @@ class RunningShares:
     def make(self, config: Config, wanted: ShareConfig, notes: list[str]) -> Share:
         """Make a share that is not served yet. Raises ``ConfigError``."""
         audit = self.audit_of(wanted.audit)
-        share = make_share(config, wanted, notes)
+        share = make_share(config, wanted, notes, queues=self._queues)
         share.audit = audit
         share.permissions = self.permissions.get(wanted.name.casefold())
         return share
@@ -192,7 +193,9 @@ class RunningShares:
         if backend is not None:
             server.host_changes.leave(backend)
             # Work that was under way may still use the store on a thread.
-            server.long_work.after_present(backend.close)
+            queue = share.queue
+            close = backend.close if queue is None else lambda: queue.or_now(backend.close)
+            server.long_work.after_present(close)
         return ended
 
     def _forget(self, share: Share) -> None:

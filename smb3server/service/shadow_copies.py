@@ -42,7 +42,7 @@ def showing(share: Share, name: str, seconds: int) -> Share:
         share,
         name=name,
         rules=rules,
-        snapshots=snapshots_below(pattern, backend.options),
+        snapshots=snapshots_below(pattern, backend.options, backend.queue),
         as_of=seconds,
         original=share,
         read_only=True,

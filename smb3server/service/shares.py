@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
@@ -17,6 +17,7 @@ from smb3server.backends.local.macos import MacBackend
 from smb3server.backends.local.retention import Retention
 from smb3server.backends.local.snapshot_folders import SnapshotFolders
 from smb3server.backends.names import PRIVATE_NAME
+from smb3server.backends.slow_store import make_slow
 from smb3server.backends.snapshot_names import SnapshotPattern, hiding
 from smb3server.backends.snapshots import Snapshots
 from smb3server.commands.info.presentation import hidden_name_test, name_test
@@ -26,6 +27,7 @@ from smb3server.config.model import Config, ShareConfig
 from smb3server.config.values import snapshot_pattern, split_folder
 from smb3server.files.recycling import USER as RECYCLING_USER
 from smb3server.files.recycling import Recycling, problem
+from smb3server.process.storage_queue import StorageQueue
 from smb3server.service import stand_in
 from smb3server.settings.declaring import seconds
 from smb3server.settings.discovery import DiscoveryConfig
@@ -43,24 +45,37 @@ def warn_of_roots(accounts: Iterable[Account]) -> list[str]:
 
 
 _OWN = frozenset(
-    ["backend", "notify", "permissions", "stores_opens", "placement", "lost", "emptied", "as_of", "original"]
+    ["backend", "notify", "permissions", "stores_opens", "placement", "lost", "emptied", "as_of", "original", "queue"]
 )
 """Fields of a share that belong to the object: ``adopt`` leaves them as they are."""
 
 
-def make_share(config: Config, share: ShareConfig, notes: list[str], backend: LocalBackend | None = None) -> Share:
+Queues = MutableMapping[int, StorageQueue]
+"""By device: what does the work on a file system that may answer late."""
+
+
+def make_share(
+    config: Config,
+    share: ShareConfig,
+    notes: list[str],
+    backend: LocalBackend | None = None,
+    queues: Queues | None = None,
+) -> Share:
     """Make one share of ``config``, with a store of its own unless ``backend`` is given.
 
-    Notes for the operator are added to ``notes``. Raises ``ConfigError``.
+    ``queues``: those of the server. Notes for the operator are added to ``notes``. Raises ``ConfigError``.
     """
     # What can fail comes before the store is opened.
     default_user, folder = _default_user(share, config.accounts, notes)
-    backend = _the_same(share, folder, _backend(config, share) if backend is None else backend, backend is None)
+    new = backend is None
+    backend = _the_same(share, folder, _backend(config, share) if backend is None else backend, new)
+    if new and queues is not None:
+        _queue(share, backend, queues)
     made = Share(
         share.name,
         backend=backend,
         path=str(share.path),
-        snapshots=_snapshots(config, share),
+        snapshots=_snapshots(config, share, backend.queue),
         rules=share,
         read_only=share.never_written,
         users=share.users,
@@ -153,15 +168,32 @@ def _pattern(share: ShareConfig) -> SnapshotPattern | None:
     return snapshot_pattern(share.snapshots, str(share.path), share.snapshot_times)
 
 
-def _snapshots(config: Config, share: ShareConfig) -> Snapshots | None:
+def _snapshots(config: Config, share: ShareConfig, queue: StorageQueue | None) -> Snapshots | None:
     pattern = _pattern(share)
-    return None if pattern is None else snapshots_below(pattern, _options(config, share))
+    return None if pattern is None else snapshots_below(pattern, _options(config, share), queue)
 
 
-def snapshots_below(pattern: SnapshotPattern, options: LocalOptions) -> Snapshots:
-    """Return the snapshots that a pattern finds. ``options``: those of the share's store."""
+def snapshots_below(pattern: SnapshotPattern, options: LocalOptions, queue: StorageQueue | None) -> Snapshots:
+    """Return the snapshots that a pattern finds. ``options`` and ``queue``: those of the share's store."""
     past = replace(options, read_only=True, is_snapshot=True, sidecar=None, require_mount=False, retention=None)
-    return Snapshots(SnapshotFolders(pattern), lambda folder: LocalBackend(folder, past))
+
+    def make(folder: str) -> LocalBackend:
+        store = LocalBackend(folder, past)
+        if queue is not None:
+            make_slow(store, queue)
+        return store
+
+    return Snapshots(SnapshotFolders(pattern), make)
+
+
+def _queue(share: ShareConfig, backend: LocalBackend, queues: Queues) -> None:
+    """Have the work on a share's store done off the event loop, if its storage may answer late.
+
+    Shares of one file system have one queue: they may have the same files."""
+    slow = backend.may_answer_late() if share.slow_storage == "auto" else share.slow_storage
+    if slow:
+        device = backend.root_key[0]
+        make_slow(backend, queues.setdefault(device, StorageQueue(f"share {share.name}")))
 
 
 def _mode(all_bits: int, mask: int | None, forced: int) -> int:

@@ -275,6 +275,16 @@ class ShareRules(ConnectionRules, kw_only=True):
             Effect.AT_ONCE,
         ),
     ] = False
+    slow_storage: Annotated[
+        Literal["auto"] | bool,
+        about(
+            "the share's storage may answer late, or not at all: only requests for this share wait for it, one after "
+            'another ([slow-storage.md](slow-storage.md)); `"auto"`: network and FUSE file systems do. All shares of '
+            "one file system should have the same value",
+            Effect.REPLACED,
+            example=True,
+        ),
+    ] = "auto"
     keep_inherited_flag: Annotated[
         bool, about("store DACL_AUTO_INHERITED as clients send it, not by Windows' rule", Effect.AT_ONCE)
     ] = False

@@ -599,6 +599,11 @@ class Open:
         if self._closing is None or self.in_flight:
             return
         handle, self._closing = self._closing, None
+        if handle.queue is not None and not handle.queue.is_here:
+            # Closing may ask the storage, too.
+            self._closing = handle
+            handle.queue.add(self._close_if_unused)
+            return
         try:
             handle.close()
         except OSError as error:

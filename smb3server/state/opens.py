@@ -153,13 +153,17 @@ class OpenTable:
         """Free everything of an open, and delete the file if this was the last close of a file to be deleted. [MS-FSA
         2.1.5.4]
 
-        Do nothing if the open is closed already. This never fails: errors of the store are logged."""
+        Do nothing if the open is closed already. This never fails: errors of the store are logged. Where the storage of
+        the share may answer late, it happens when that has its turn."""
+        share = opened.tree.share
+        if share.queue is not None and not share.queue.is_here:
+            share.queue.add(partial(self.close, opened))
+            return
         opened.session.open_table.pop(opened.file_id[1], None)
         if self.by_id.pop(opened.file_id[0], None) is None:
             return
         if opened.app_instance_id is not None:
             self._leave_application(opened)
-        share = opened.tree.share
         share.bytes_read += opened.bytes_read
         share.bytes_written += opened.bytes_written
         if opened.usage is not None:
@@ -222,7 +226,10 @@ class OpenTable:
 
     def disconnect(self, opened: Open) -> None:
         """Keep a durable open, whose connection is lost, for its client; close another one. [MS-SMB2 3.3.7.1]"""
-        if opened.durable is not None and self._keep(opened, opened.durable):
+        queue = opened.tree.share.queue
+        if queue is not None and not queue.is_here:
+            queue.add(partial(self.disconnect, opened))
+        elif opened.durable is not None and self._keep(opened, opened.durable):
             opened.session.open_table.pop(opened.file_id[1], None)
         else:
             self.close(opened)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from smb3server.backends.snapshots import Snapshots
     from smb3server.dfs.namespace import Namespace
     from smb3server.files.recycling import Emptied, Recycling
+    from smb3server.process.storage_queue import StorageQueue
 
 IPC_SHARE_NAME = "IPC$"
 
@@ -133,12 +134,16 @@ class Share:
     namespace: Namespace | None = None
     """The namespace that it is the root of. None means that it is no such share."""
 
+    queue: StorageQueue | None = None
+    """What does the work on its storage, if that may answer late. None: requests do not wait for each other."""
     bytes_read: int = 0
     """Bytes that READs returned through opens that are closed by now. Each open counts its own until then."""
     bytes_written: int = 0
 
     def __post_init__(self) -> None:
         self.notify.store = self.backend
+        if self.backend is not None:
+            self.queue = self.backend.queue
 
     def below(self, name: str) -> str:
         """Return the name of a file below this share out of a request with SMB2_FLAGS_DFS_OPERATIONS.

@@ -257,6 +257,15 @@ class RecycleRecord(Record):
     removed_bytes: int
 
 
+class StorageRecord(Record):
+    """The storage of a share that may answer late, as it is now."""
+
+    requests: int
+    """How many wait for it, or for those before them."""
+    seconds: float
+    """For how long it has not answered. 0: it was asked nothing."""
+
+
 class ShareRecord(Record):
     """A share."""
 
@@ -271,6 +280,8 @@ class ShareRecord(Record):
     bytes_read: int
     bytes_written: int
     recycle: RecycleRecord | UnsetType = UNSET
+    storage: StorageRecord | UnsetType = UNSET
+    """Unset if requests do not wait for each other there."""
     links: int | UnsetType = UNSET
     """Of the root of a namespace (DFS): how many links it has."""
     process: int | UnsetType = UNSET

@@ -13,7 +13,14 @@ from msgspec import UNSET, UnsetType
 from smb3server.net.interfaces import serves
 from smb3server.qos.flows import NO_ID, Flow
 from smb3server.state.ceilings import GUESTS
-from smb3server.status.model import FlowRecord, InterfaceRecord, RecycleRecord, ShareRecord, UserRecord
+from smb3server.status.model import (
+    FlowRecord,
+    InterfaceRecord,
+    RecycleRecord,
+    ShareRecord,
+    StorageRecord,
+    UserRecord,
+)
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
@@ -46,6 +53,7 @@ def shares(server: Server) -> list[ShareRecord]:
             bytes_read=share.bytes_read + read[share],
             bytes_written=share.bytes_written + written[share],
             recycle=_recycle(share),
+            storage=UNSET if share.queue is None else StorageRecord(len(share.queue), share.queue.silent_for()),
             links=UNSET if share.namespace is None else len(share.namespace.links),
         )
         for share in server.share_list.values()

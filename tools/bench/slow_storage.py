@@ -1,10 +1,10 @@
-"""Show which commands hold up the other clients while the storage of a share is slow.
+"""Show how long the other clients wait while the storage of a share is slow.
 
-    python -m tools.bench.slow_storage [--delay MS]
+    python -m tools.bench.slow_storage [--delay MS] [--held-up]
 
-strace delays every system call of the server on the files and folders of the share by ``--delay``. One client walks the
-commands, another one sends an ECHO every few milliseconds. The table has the delayed calls of each command on the
-thread of the event loop and on others, and the longest time an ECHO took. The calls are the same on every machine.
+A FUSE file system that keeps nothing in the kernel's memory takes ``--delay`` for each request. One client walks the
+commands on a share there, another one sends an ECHO every few milliseconds. The table has the requests to the storage
+for each command, and the longest time an ECHO took. ``--held-up`` serves the share as if its storage were not slow.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import signal
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from smb3server.client.protocol.session import Client
@@ -31,9 +31,12 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.fs_info import FsInfoClass
 from smb3server.wire.query_info import InfoType
+from tools.support import late_files
+from tools.support.late_files import LateFiles
 
 _ADDRESS = "127.0.0.47"
 _FOLDER, _FILE, _NEW, _MOVED = "walked", "file", "new", "moved"
+_LATE = "late"
 _ENTRIES = 3
 _PAUSE = 0.005
 """Seconds between two ECHOs."""
@@ -101,30 +104,12 @@ class Walk:
         }
 
 
-@contextlib.contextmanager
-def delayed(target: Target, paths: list[Path], trace: Path, delay: float) -> Iterator[None]:
-    """Delay the calls of a server on ``paths`` by ``delay`` seconds during a ``with`` block, and write them to
-    ``trace``. Raises ``BenchError`` where strace may not look at the server."""
-    command = ["strace", "-f", "-o", str(trace), "-p", str(target.process)]
-    for path in paths:
-        command += ["-P", str(path)]
-    command += ["-e", f"inject=%file,%desc:delay_enter={int(delay * 1e6)}"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as tracer:
-        assert tracer.stderr is not None
-        try:
-            if "attached" not in (said := tracer.stderr.readline()):
-                raise BenchError(f"strace: {said.strip()}")
-            yield
-        finally:
-            tracer.send_signal(signal.SIGINT)
-
-
 @contextlib.asynccontextmanager
-async def _logged_on(target: Target) -> AsyncIterator[tuple[Client, Tree]]:
+async def _logged_on(target: Target, share: str) -> AsyncIterator[tuple[Client, Tree]]:
     client = await Client.connect(await open_tcp(target.host, target.port))
     try:
         session = await client.log_on(USER, PASSWORD)
-        yield client, await session.tree_connect(SHARE)
+        yield client, await session.tree_connect(share)
     finally:
         await client.close()
 
@@ -137,33 +122,26 @@ async def _beat(client: Client, times: list[float]) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-async def walk(target: Target, trace: Path, delay: float) -> None:
+async def walk(target: Target, late: LateFiles, delay: float) -> None:
     """Do all commands, and print a line for each."""
-    assert target.folder is not None
-    paths = [target.folder / _FOLDER]
-    paths += [paths[0] / name for name in (_FILE, _NEW, _MOVED, *(str(number) for number in range(_ENTRIES)))]
-    async with _logged_on(target) as (_, tree), _logged_on(target) as (other, _):
+    async with _logged_on(target, _LATE) as (_, tree), _logged_on(target, SHARE) as (other, _):
         await tree.make_directory(_FOLDER)
-        for path in (paths[1], *paths[4:]):
-            made = await tree.create(f"{_FOLDER}\\{path.name}", _ALL, CreateDisposition.CREATE)
+        for name in (_FILE, *(str(number) for number in range(_ENTRIES))):
+            made = await tree.create(f"{_FOLDER}\\{name}", _ALL, CreateDisposition.CREATE)
             await tree.write(made, 0, bytes(1 << 20))
             await tree.close(made)
-        with delayed(target, paths, trace, delay):
+        async with late.letting_through(partial(asyncio.sleep, delay)):
             times: list[float] = []
             beating = asyncio.create_task(_beat(other, times))
-            seen = len(trace.read_text())
             for name, step in Walk().steps().items():
                 times.clear()
+                seen = late.requests
                 await step(tree)
                 # The ECHO that was under way, and what threads have yet to do.
                 await asyncio.sleep(2 * delay)
                 while not times:
                     await asyncio.sleep(_PAUSE)
-                text = trace.read_text()
-                threads = [int(line.split()[0]) for line in text[seen:].splitlines() if "resumed>" not in line]
-                seen = len(text)
-                on_loop = threads.count(target.process or 0)
-                print(f"| {name} | {on_loop} | {len(threads) - on_loop} | {max(times) * 1000:.0f} |", flush=True)
+                print(f"| {name} | {late.requests - seen} | {max(times) * 1000:.0f} |", flush=True)
             beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await beating
@@ -177,20 +155,26 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--delay", type=int, default=100, metavar="MS", help="default: %(default)s")
+    parser.add_argument("--held-up", action="store_true", help="serve the share as if its storage were not slow")
     options = parser.parse_args(arguments)
     if options.delay < 1:
         parser.error("--delay must be positive")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+    with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         root.chmod(0o755)
-        trace = root / "trace"
-        trace.touch()
         try:
-            with servers.ours(root / "ours", sys.executable, (), 1, address=_ADDRESS) as target:
-                print("| command | calls on the event loop | on other threads | longest ECHO, ms |")
-                print("| --- | --- | --- | --- |")
-                asyncio.run(walk(target, trace, options.delay / 1000))
-        except (BenchError, OSError) as error:
+            with late_files.mounted(root) as late:
+                shutil.chown(root / "below", USER, USER)
+                (root / "more.toml").write_text(
+                    f'[[share]]\nname = "{_LATE}"\npath = "{late.folder}"\n'
+                    + ("slow_storage = false\n" if options.held_up else "")
+                )
+                more = ("--config", str(root / "more.toml"))
+                with servers.ours(root / "ours", sys.executable, (), 1, address=_ADDRESS, more=more) as target:
+                    print("| command | requests to the storage | longest ECHO, ms |")
+                    print("| --- | --- | --- |")
+                    asyncio.run(walk(target, late, options.delay / 1000))
+        except (BenchError, OSError, late_files.CannotMountError) as error:
             print(f"slow_storage: {error}", file=sys.stderr)
             return 2
     return 0

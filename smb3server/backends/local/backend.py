@@ -174,6 +174,10 @@ class LocalBackend(Backend):
         """Device and inode number of the root."""
         return self._share_root.identity
 
+    def may_answer_late(self) -> bool:
+        """Return whether the root's file system asks another machine or another program."""
+        return syscalls.file_system_type(self._root) in syscalls.LATE
+
     begin_row, end_row = staticmethod(impersonate.begin_row), staticmethod(impersonate.end_row)
 
     def is_available(self) -> bool:

@@ -82,6 +82,26 @@ FALLOC_PUNCH_HOLE = 0x02
 FALLOC_ZERO_RANGE = 0x10
 
 BTRFS_SUPER_MAGIC = 0x9123683E
+LATE = frozenset(
+    (
+        0x6969,  # NFS
+        0xFF534D42,  # CIFS
+        0xFE534D42,  # SMB2
+        0x65735546,  # FUSE
+        0x01021997,  # 9P
+        0x00C36400,  # Ceph
+        0x5346414F,  # AFS
+        0x6B414653,  # kAFS
+        0x73757245,  # Coda
+        0x0BD00BD0,  # Lustre
+        0xAAD7AAEA,  # PanFS
+        0x47504653,  # GPFS
+        0x19830326,  # BeeGFS
+        0x786F4256,  # VirtualBox
+        0xBACBACBC,  # VMware
+    )
+)
+"""File systems that ask another machine or another program."""
 _WORD = struct.Struct("@L")
 _STATFS_ROOM = 256
 _FILE_HANDLE = struct.Struct("<Ii")

@@ -22,6 +22,7 @@ from smb3server.status.model import (
     ServerRecord,
     SessionRecord,
     ShareRecord,
+    StorageRecord,
     UserRecord,
 )
 
@@ -351,6 +352,10 @@ def reasons(report: Report, width: int) -> list[Text]:
     return lines
 
 
+_SILENT = 1.0
+"""Seconds without an answer after which a share's storage is said to be silent."""
+
+
 def _shares(report: Report) -> list[Table]:
     table = Table(
         "Shares",
@@ -370,6 +375,9 @@ def _shares(report: Report) -> list[Table]:
         if entry.type == "pipe" and not entry.connects:
             continue
         options = [name for name in ("read_only", "encrypted", "continuous_availability") if getattr(entry, name)]
+        if isinstance(entry.storage, StorageRecord) and entry.storage.seconds >= _SILENT:
+            silent = f"storage has not answered for {entry.storage.seconds:.0f} s"
+            options.append(f"{silent}: {entry.storage.requests} requests wait")
         table.add(
             entry.share,
             str(entry.connects),

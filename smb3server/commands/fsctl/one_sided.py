@@ -90,7 +90,8 @@ def _check(control: Control, opened: Open, rights: LendRights) -> Oplock[Open] |
         LendRights.WRITE in rights and not granted & Access.WRITE_DATA
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if opened.descriptor is None or opened.tree.share.rules.posix_locks:
+    share = opened.tree.share
+    if opened.descriptor is None or share.rules.posix_locks or share.queue is not None:
         raise _refuse(NtStatus.NOT_SUPPORTED, "the store has no plain file, or locks of the host count")
     through = opened.write_through or opened.create_options & CreateOptions.WRITE_THROUGH
     if LendRights.WRITE in rights and through:

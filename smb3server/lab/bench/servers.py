@@ -155,10 +155,12 @@ def ours(
     rdma: str = "off",
     module: str = "smb3server",
     address: str = OUR_ADDRESS,
+    more: Sequence[str] = (),
 ) -> Iterator[Target]:
     """Run this project's server on the interpreter ``python``, also on the fabrics ``rdma``.
 
-    ``module`` is what Python runs, with the server's options. Raises ``BenchError`` if it does not start.
+    ``more``: further options of it. ``module`` is what Python runs, with the server's options. Raises ``BenchError`` if
+    it does not start.
     """
     root.mkdir()
     folder = root / SHARE
@@ -166,7 +168,7 @@ def ours(
     command = [*prefix, python, "-m", module, "--share", f"{SHARE}={folder}", "--user", f"{USER}:{PASSWORD}"]
     command += ["--listen", address, "--port", "0", "--rdma", rdma, "--rdma-port", "0", "--log-level", "error"]
     (root / "limits.toml").write_text(_LIMITS)
-    command += ["--config", str(root / "limits.toml")]
+    command += ["--config", str(root / "limits.toml"), *more]
     with _started("our server", command, root, r"ready ") as (process, line):
         ports = {kind: int(port) for kind, port in re.findall(r"(\w+) [^ ]*:(\d+)", line)}
         yield Target("smb3server", process, address, ports["tcp"], folder, ports=ports)
