@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from smb3server.access.descriptor import Sid
 from smb3server.domain import kerberos, keytab
@@ -137,14 +137,9 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except gssapi.raw.GSSError as error:
-        raise JoinError(f"Kerberos: {_plain(error)}") from error
+        raise JoinError(f"Kerberos: {kerberos.words(error)}") from error
     except (LdapError, RpcError, MachineError, OSError, ValueError) as error:
         raise JoinError(str(error)) from error
-
-
-def _plain(error: Any) -> str:
-    """Return the text of a GSS-API error that says most."""
-    return str(error.get_all_statuses(error.min_code, False)[0] if error.min_code else error).strip()
 
 
 @contextlib.contextmanager
@@ -157,7 +152,7 @@ def _directory(config: DomainConfig, controllers: DomainControllers, who: Admini
     try:
         _check_clock(controller, root)
         with kerberos.realm_known(config.realm, [controller, *(one for one in found if one != controller)]):
-            ldap.log_on(controller.name, kerberos.credentials(who.name, config.realm, who.password))
+            ldap.log_on(controller.name, config.realm, kerberos.credentials(who.name, config.realm, who.password))
             base = _one(root, "defaultnamingcontext", "naming context").decode()
             configuration = _one(root, "configurationnamingcontext", "configuration").decode()
             yield _Directory(controller, ldap, base, configuration)
@@ -217,7 +212,7 @@ def _one(entry: Entry, attribute: str, what: str) -> bytes:
 def _check_domain(directory: _Directory, config: DomainConfig) -> None:
     """Compare the names of the configuration with the domain's."""
     partitions = f"CN=Partitions,{directory.configuration}"
-    found = directory.ldap.search(partitions, ["nETBIOSName", "dnsRoot"], ("nCName", directory.base))
+    found = directory.ldap.search(partitions, ["nETBIOSName", "dnsRoot"], [("nCName", directory.base)])
     names = [entry for _, entry in found if "netbiosname" in entry]
     if not names:
         raise JoinError("the controller does not say the domain's NetBIOS name")
@@ -227,7 +222,7 @@ def _check_domain(directory: _Directory, config: DomainConfig) -> None:
 
 
 def _find(directory: _Directory, machine: str) -> tuple[str, Entry] | None:
-    found = directory.ldap.search(directory.base, ["userAccountControl"], ("sAMAccountName", f"{machine}$"))
+    found = directory.ldap.search(directory.base, ["userAccountControl"], [("sAMAccountName", f"{machine}$")])
     # References to other domains have no entry.
     return found[0] if found and found[0][1] else None
 

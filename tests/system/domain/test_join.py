@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,73 +22,13 @@ from smb3server.domain.user import Controller, DomainUser, NoController
 from smb3server.wire.status import NtStatus
 from tests.lab.served import open_up
 from tests.system.domain.controller import PASSWORD, REALM, WORKGROUP, Domain
+from tests.system.domain.member import Member, at_addresses
 
 pytestmark = [pytest.mark.root, pytest.mark.interop, pytest.mark.timeout(300)]
 
 NOBODY = (65534, 65534)
 UNITS = "+setuid,+setgid,+chown,+dac_override,+dac_read_search,+fowner,+fsetid,+net_bind_service"
 """Capabilities of dist/smb3server.service that serving files takes."""
-CONFIG = """
-[server]
-name = "FILES"
-listen = ["{address}"]
-port = 445
-state = "{folder}/state"
-[domain]
-realm = "{realm}"
-[[share]]
-name = "data"
-path = "{folder}/data"
-"""
-
-
-class Member:
-    """A server of this project that has joined."""
-
-    def __init__(self, domain: Domain, folder: Path) -> None:
-        self.domain = domain
-        self.folder = folder
-        self.config = folder / "server.toml"
-        (folder / "data").mkdir()
-        (folder / "data").chmod(0o777)
-        address = domain.network.address("member")
-        self.config.write_text(CONFIG.format(address=address, folder=folder, realm=REALM.lower()))
-
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.domain.smb3server("domain", *arguments, "--config", str(self.config), **environment)
-
-    @property
-    def machine(self) -> Machine:
-        return Machine(self.folder / "state" / "domain.secret", self.folder / "state" / "domain.keytab")
-
-    def netlogon(self, *controllers: Controller) -> Netlogon:
-        fixed = DomainControllers(REALM, [one.name for one in controllers], resolve=_fixed(controllers))
-        return Netlogon(fixed, self.machine, REALM)
-
-    @contextlib.contextmanager
-    def serving(self, *prefix: str, options: Sequence[str] = ()) -> Iterator[None]:
-        log = self.folder / "server.log"
-        with log.open("wb") as output:
-            command = [*prefix, sys.executable, "-m", "smb3server", "--config", str(self.config), *options]
-            words = self.domain.words("member", command)
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.domain.environment()
-            )
-        try:
-            end = time.monotonic() + 40
-            while "\nready" not in log.read_text():
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.1)
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(40)
-
-
-def _fixed(controllers: tuple[Controller, ...]) -> Callable[[str], str]:
-    addresses = {one.name: one.address for one in controllers}
-    return lambda host: addresses[host]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +155,7 @@ def test_a_machine_that_the_domain_does_not_know_is_refused(member: Member, tmp_
     wrong = account.versions[0]._replace(password="another")
     forged.write(dataclasses.replace(account, versions=(wrong,)))
     controller = Controller("dc1.example.test", member.domain.address)
-    fixed = DomainControllers(REALM, [controller.name], resolve=_fixed((controller,)))
+    fixed = DomainControllers(REALM, [controller.name], resolve=at_addresses((controller,)))
     with pytest.raises(NoController, match=r"refuses the machine account FILES\$: ACCESS_DENIED"):
         _ask(member, Netlogon(fixed, forged, REALM), "alice", PASSWORD)
 
