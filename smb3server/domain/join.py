@@ -111,15 +111,26 @@ def leave(config: DomainConfig, controllers: DomainControllers, who: Administrat
         return entry[0] if entry is not None else ""
 
 
-def number_of_key(config: DomainConfig, controllers: DomainControllers, password: str) -> int:
-    """Return which version of the machine account's key the domain has, asked by the account itself. Raises
-    ``JoinError``."""
+class Registered(NamedTuple):
+    """What the domain knows of the machine account."""
+
+    number: int
+    """Version of its key."""
+    services: frozenset[str]
+    """Its service principals, in lower case: the directory compares them so."""
+
+
+def registered(config: DomainConfig, controllers: DomainControllers, password: str) -> Registered:
+    """Return what the domain knows of the machine account, asked by the account itself. Raises ``JoinError``."""
     who = Administrator(f"{config.machine}$", password)
     with _errors(), _directory(config, controllers, who) as directory:
         entry = _find(directory, config.machine)
         if entry is None:
             raise JoinError(f"the domain has no account {config.machine}$")
-        return _number_of_key(directory, entry[0])
+        found = directory.ldap.search(entry[0], ["servicePrincipalName"], scope=BASE)
+        names = found[0][1].get("serviceprincipalname", []) if found else []
+        services = frozenset(name.decode("utf-8", "replace").lower() for name in names)
+        return Registered(_number_of_key(directory, entry[0]), services)
 
 
 def _number_of_key(directory: _Directory, name: str) -> int:

@@ -62,7 +62,7 @@ class StoredIds:
     def __init__(
         self, source: NumberSource, first: int, last: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Numbers outside of ``first`` to ``last`` do not count: they could be root's, or those of users of the host."""
+        """Numbers outside of ``first`` to ``last`` do not count: they could be root's, or a user's of the host."""
         self._source = source
         self._first = first
         self._last = last

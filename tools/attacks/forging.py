@@ -54,6 +54,16 @@ def machine_key(password: str = PASSWORD) -> bytes:
     return keytab.key(AES256, password, keytab.salt(REALM, MACHINE))
 
 
+def make_ticket(folder: Path, user: str, password: str, *claims: str) -> None:
+    """Have impacket make a ticket, in the file of the user's name in ``folder``. ``claims``: more of its arguments.
+
+    Raises ``CalledProcessError``."""
+    script = Path(sys.executable).with_name("ticketer.py")
+    names = ["-domain", REALM, "-domain-sid", DOMAIN_SID, "-spn", f"cifs/{HOST}", "-user-id", "1104"]
+    command = [sys.executable, str(script), "-aesKey", machine_key(password).hex(), *names, *claims, user]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
 class Forged:
     """A ticket of impacket's for ``user``."""
 
@@ -61,10 +71,7 @@ class Forged:
         """``password``: that of the machine account whose key seals and signs it. Raises ``CalledProcessError``."""
         self.user = user
         self.key = crypto.Key(AES256, machine_key(password))
-        script = Path(sys.executable).with_name("ticketer.py")
-        arguments = ["-aesKey", self.key.contents.hex(), "-domain", REALM, "-domain-sid", DOMAIN_SID]
-        command = [sys.executable, str(script), *arguments, "-spn", f"cifs/{HOST}", "-user-id", "1104", user]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        make_ticket(folder, user, password)
         made = CCache.loadFile(str(folder / f"{user}.ccache")).credentials[0]
         self.ticket = decoder.decode(made.ticket["data"], asn1Spec=asn1.Ticket())[0]
         self.session = crypto.Key(int(made["key"]["keytype"]), bytes(made["key"]["keyvalue"]))

@@ -134,6 +134,21 @@ class Domain:
         self.network = Network(["dc1", "member", "client", "dc2"])
         self.first, self._second = Controller(self, "dc1"), Controller(self, "dc2")
 
+    password = PASSWORD
+    """Of all users."""
+
+    @property
+    def controllers(self) -> tuple[Controller, Controller]:
+        """Both controllers; the second one runs after ``second``."""
+        return self.first, self._second
+
+    def replicate(self) -> None:
+        """Have both controllers know what either of them does."""
+        base = ",".join(f"DC={part}" for part in REALM.lower().split("."))
+        who = ["-U", f"{WORKGROUP}\\Administrator%{PASSWORD}"]
+        for one, other in (self.controllers, self.controllers[::-1]):
+            self.tool("drs", "replicate", one.name, other.name, base, *who)
+
     @property
     def address(self) -> str:
         """Address of the first controller."""

@@ -77,6 +77,81 @@ def test_status_and_doctor_find_nothing_wrong(member: Member) -> None:
     assert "secure channel: dc1.example.test accepts the machine account" in doctor.stdout
 
 
+def test_doctor_finds_names_that_the_domain_has_lost(member: Member) -> None:
+    domain = member.domain
+    domain.tool("spn", "delete", f"cifs/files.{REALM.lower()}", "FILES$")
+    try:
+        found = member.run("status")
+        assert found.returncode == 1
+        assert f"the domain does not know cifs/files.{REALM.lower()}: clients get no ticket" in found.stdout
+    finally:
+        domain.tool("spn", "add", f"cifs/files.{REALM.lower()}", "FILES$")
+    assert member.run("status").returncode == 0
+
+
+def _age(member: Member, days: int) -> int:
+    """Have the password of the machine account seem older. Return the version of its key."""
+    secret = member.folder / "state" / "domain.secret"
+    data = json.loads(secret.read_text())
+    data["versions"][0]["set_at"] -= days * 86400
+    secret.write_text(json.dumps(data))
+    return int(data["versions"][0]["number"])
+
+
+def test_of_two_nodes_one_changes_an_old_password(member: Member, tmp_path: Path) -> None:
+    """Both are one machine: they share the secret and the keytab."""
+    other = Member(member.domain, tmp_path)
+    shared = "".join(f'{name} = "{member.folder}/state/domain.{name}"\n' for name in ("secret", "keytab"))
+    text = other.config.read_text().replace("port = 445", "port = 4450")
+    other.config.write_text(text.replace("[[share]]", f"{shared}[[share]]", 1))
+    before = _age(member, 31)
+    with member.serving(), other.serving():
+        end = time.monotonic() + 60
+        while member.machine.account().versions[0].number == before or member.machine.account().pending:
+            assert time.monotonic() < end, member.log + other.log
+            time.sleep(0.1)
+        done = member.smbclient("alice", "ls")
+        assert done.returncode == 0, done.stdout
+    assert member.machine.account().versions[0].number == before + 1
+    changes = [one.log.count("the password of the machine account FILES$ is changed") for one in (member, other)]
+    assert sorted(changes) == [0, 1]
+    assert member.run("status").returncode == 0
+
+
+def test_a_short_rotation_is_kept(member: Member) -> None:
+    text = member.config.read_text()
+    member.config.write_text(text.replace("[[share]]", 'rotation = "2s"\n[[share]]', 1))
+    before = member.machine.account().versions[0].number
+    try:
+        with member.serving():
+            end = time.monotonic() + 90
+            while member.machine.account().versions[0].number < before + 3:
+                assert time.monotonic() < end, member.log
+                time.sleep(0.1)
+            done = member.smbclient("alice", "ls")
+            assert done.returncode == 0, done.stdout + member.log
+    finally:
+        member.config.write_text(text)
+    assert member.run("status").returncode == 0
+
+
+def test_who_is_disabled_gets_neither_a_ticket_nor_in(member: Member) -> None:
+    pytest.importorskip("gssapi", reason="needs the part kerberos")
+    domain = member.domain
+    domain.tool("user", "create", "leaver", PASSWORD)
+    cache, late = str(member.folder / "leaver"), str(member.folder / "leaver-late")
+    with member.serving():
+        for name in (cache, late):
+            assert member.kinit("leaver", name).returncode == 0
+        assert member.smbclient("leaver", "ls", cache=cache).returncode == 0
+        domain.tool("user", "disable", "leaver")
+        # Controllers give a service's ticket to nobody who is disabled. The one that is there is good until it ends.
+        assert member.smbclient("leaver", "ls", cache=late).returncode != 0
+        assert member.smbclient("leaver", "ls", cache=cache).returncode == 0
+        assert "NT_STATUS_ACCOUNT_DISABLED" in member.smbclient("leaver", "ls").stdout
+        assert member.kinit("leaver", late).returncode != 0
+
+
 def test_an_account_of_the_name_is_not_taken_over_unasked(member: Member) -> None:
     again = member.run("join")
     assert again.returncode == 1
