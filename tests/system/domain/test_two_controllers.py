@@ -61,8 +61,10 @@ class LoggedOn:
             time.sleep(0.05)
 
     def close(self) -> None:
+        assert self._process.stdin is not None
         self._process.terminate()
         self._process.wait()
+        self._process.stdin.close()
         for number in range(1, self._count + 1):
             (self._folder / f"written{number}").unlink()
 
