@@ -221,6 +221,10 @@ class DomainDirectory:
             if known is not None and known.sid in sids:
                 listed.add(f"{GROUP}{name}")
         fresh = member._replace(listed=frozenset(entry.casefold() for entry in listed))
+        numbered = (member.sid, member.primary_group, *member.groups)
+        if identity.user is not None and not all(map(self._ids.has_asked, numbered)):
+            # Others' numbers have taken the place of the user's, which count as long as the user is logged on.
+            return replace(identity, member=fresh)
         return replace(identity, member=fresh, user=self._host_user(fresh))
 
     def _listed_groups(self) -> set[str]:

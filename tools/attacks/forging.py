@@ -5,6 +5,7 @@ impacket's ``ticketer.py`` makes the ticket and its PAC. [RFC 4120 5, MS-PAC 2]
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -13,9 +14,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-from pyasn1.codec.der import decoder, encoder
-from pyasn1.type.univ import noValue
 
 from smb3server.auth.users import nt_hash
 from smb3server.domain import keytab
@@ -27,6 +25,10 @@ with warnings.catch_warnings():
     from impacket.krb5 import asn1, crypto
     from impacket.krb5.ccache import CCache
     from impacket.krb5.types import KerberosTime, Principal, Ticket
+
+decoder: Any = importlib.import_module("pyasn1.codec.der.decoder")
+encoder: Any = importlib.import_module("pyasn1.codec.der.encoder")
+noValue: Any = importlib.import_module("pyasn1.type.univ").noValue
 
 REALM, WORKGROUP, MACHINE = "EXAMPLE.TEST", "EXAMPLE", "FILES"
 HOST = f"{MACHINE}.{REALM}".lower()

@@ -385,6 +385,14 @@ def test_users_of_other_domains_have_no_stored_numbers(stored: Stored) -> None:
         stored.log_on("carol", "OTHER")
 
 
+def test_who_is_logged_on_keeps_numbers_that_are_forgotten(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = stored.log_on("carol", "CORP")
+    monkeypatch.setattr("smb3server.domain.stored_ids._MAX_ENTRIES", 2)
+    stored.directory.learn(sids=[below(CORP, 4444)])
+    assert stored.directory.today(identity) == identity
+    assert stored.log_on("carol", "CORP").user is not None
+
+
 def test_without_a_controller_remembered_numbers_count(stored: Stored) -> None:
     stored.source.silent = True
     with pytest.raises(LogonError, match="are not known: nobody answers") as refused:
