@@ -320,6 +320,9 @@ class Copier:
         return first
 
     async def _queue_job(self, job: _Job) -> None:
+        if not self._queue.full():
+            self._queue.put_nowait(job)
+            return
         putting = asyncio.ensure_future(self._queue.put(job))
         await asyncio.wait([putting, *self._workers], return_when=asyncio.FIRST_COMPLETED)
         if not putting.done():

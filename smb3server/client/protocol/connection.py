@@ -60,6 +60,8 @@ class Requests:
         self.client_guid = os.urandom(16)
         self.dialect = 0
         self.negotiated = negotiation.Negotiated()
+        self.supports_multi_credit = False
+        """Whether one request may cost several credits."""
         self.offered: tuple[Sequence[int], negotiation.Offer] = (negotiation.DIALECTS, negotiation.Offer())
         self.preauth_hash = preauth.INITIAL_HASH
         self.sessions: dict[int, Protection] = {}
@@ -122,12 +124,9 @@ class Requests:
         finally:
             reply.release()
         self.dialect = self.negotiated.dialect
+        large = bool(self.negotiated.capabilities & Capability.LARGE_MTU)
+        self.supports_multi_credit = self.dialect >= Dialect.SMB_2_1 and large
         self.preauth_hash = hashes[-1]
-
-    @property
-    def supports_multi_credit(self) -> bool:
-        """Whether one request may cost several credits."""
-        return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
 
     def limit_answers(self, seconds: float) -> None:
         """Give the server so many seconds for each answer, and for showing that it is there; 0 for as long as it likes.
@@ -296,15 +295,13 @@ class Requests:
         segments: list[Buffer] = []
         last = len(parts) - 1
         for number, part in enumerate(parts):
-            call = self._enter(part.command, charges[number], session, tree_id, signed, encrypt, flags)
-            flags = _RELATED
-            calls.append(call)
-            header = call.header
             length = HEADER_SIZE + sum(map(len, part.body))
             padding = -length % 8 if number < last else 0
-            if number < last:
-                header = header._replace(next_command=length + padding)
-            message = bytearray().join((HEADER.pack_fields(*header), *part.body, bytes(padding)))
+            following = length + padding if number < last else 0
+            call = self._enter(part.command, charges[number], session, tree_id, signed, encrypt, flags, following)
+            flags = _RELATED
+            calls.append(call)
+            message = bytearray().join((HEADER.pack_fields(*call.header), *part.body, bytes(padding)))
             if signed and session.signer is not None:
                 sign_request(message, session.signer)
             segments.append(message)
@@ -320,6 +317,7 @@ class Requests:
         signed: bool,
         encrypted: bool,
         flags: int,
+        next_command: int = 0,
     ) -> Call:
         """Make a request's header, with ``charge`` credits and MessageIds, and expect its response."""
         self.credits -= charge
@@ -328,6 +326,7 @@ class Requests:
             command=command,
             credits=max(charge, self.credits_wanted - self.credits),
             flags=flags | (_SIGNED if signed else 0),
+            next_command=next_command,
             message_id=self._next_message_id,
             tree_id=tree_id,
             session_id=session.session_id if session is not None else 0,
