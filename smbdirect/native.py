@@ -15,6 +15,7 @@ from pathlib import Path
 MODULES = (
     "smb3server.backends.local._native",
     "smb3server.compression._xca",
+    "smbdirect.providers.iwarp._native",
     "smbdirect.providers.roce._native",
 )
 """All of them, for reports."""

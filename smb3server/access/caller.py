@@ -10,6 +10,7 @@ from smb3server.access.privileges import Privilege, access_for_backup
 from smb3server.backends.base import Backend, Beyond, Described, FileInfo, Kind, OpenRequest, Path, User
 from smb3server.wire.create import Access
 
+_SYMLINK = Kind.SYMLINK
 _SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
 
 
@@ -45,16 +46,12 @@ class Caller(NamedTuple):
         Raises ``OSError`` if the folder's descriptor matters and the folder cannot be opened.
         """
         own = tokens.maximal_access(found, self.token, self.user) | self.for_backup
-        if found.info.kind == Kind.SYMLINK:
+        if found.info.kind is _SYMLINK:
             # A symbolic link of the host has no permissions: its mode always gives all rights to every user.
             own &= ~int(Access.DELETE)
         if path and decide.depends_on_parent(own):
             own = decide.with_parent(own, self._descriptor_of(backend, path[:-1]))
-        return own & self._of_share
-
-    @property
-    def _of_share(self) -> int:
-        return self.share | self.for_backup & _SYSTEM_SECURITY
+        return own & (self.share | self.for_backup & _SYSTEM_SECURITY)
 
     def rights_in(self, found: Described) -> int:
         """Return the maximal access to a folder, without the rights that its parent folder adds.

@@ -146,7 +146,8 @@ def check_attributes(wanted: Wanted, attributes: int) -> None:
 
 def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
     """Grant access to an existing file, or to an existing stream of one. [MS-FSA 2.1.5.1.2.1]"""
-    check_attributes(wanted, attributes)
+    if wanted.overwrites or attributes & attr.READONLY:
+        check_attributes(wanted, attributes)
     if attributes & attr.READONLY:
         # A right to delete entries, which a file has none of, is taken away as well if nobody asked for it by name.
         maximal &= ~(masks.WRITES_DATA | _DELETE_CHILD if wanted.access & _MAXIMUM_ALLOWED else masks.WRITES_DATA)

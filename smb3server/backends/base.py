@@ -736,6 +736,18 @@ class Backend(ABC):
             handle.close()
             raise
 
+    def look(self, path: Path, follow: bool, directory: bool | None, user: User | None) -> tuple[Described, Path]:
+        """Describe an existing file, which costs less than opening it. Return the path that it has on disk as well.
+
+        ``follow``: whether a symlink that has the name is followed. ``directory``, ``user``: as in ``OpenRequest``.
+        Raises the errors of ``open``."""
+        request = OpenRequest(path, directory=directory, open_reparse_point=not follow, user=user)
+        handle, found, _, on_disk = self.open_described(request)
+        try:
+            return found, handle.path if on_disk is None else on_disk
+        finally:
+            handle.close()
+
     def create_in(self, folder: Handle, request: OpenRequest) -> OpenedFile:
         """Create a file or directory in an open folder, to which ``request.path`` leads.
 

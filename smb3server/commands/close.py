@@ -6,9 +6,10 @@ from functools import partial
 
 from smb3server.backends.base import FileInfo
 from smb3server.commands.info import presentation, waits
-from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
+from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
 from smb3server.state.objects import Connection, Open, Opens, Session, TreeConnect
 from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_REQUEST, CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
@@ -26,7 +27,7 @@ def close(request: TreeRequest) -> Response | Pending:
     queried = bool(body.flags & POSTQUERY_ATTRIB)
     if opened.delete_on_close and opened.file is not None and opened.file.caching.holders:
         return _close_and_delete(request, opened, queried)
-    answer = _attributes(request, opened) if queried else NO_ATTRIBUTES
+    answer = _attributes(opened, fresh_of(request, opened)) if queried else NO_ATTRIBUTES
     request.host.server.opens.close(opened)
     return Response([answer])
 
@@ -38,18 +39,17 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
 
     def attempt() -> Response:
         waits.break_handles(opened, [opened.file] if opened.file is not None else [])
-        answer = _attributes(request, opened) if queried else NO_ATTRIBUTES
+        answer = _attributes(opened, fresh_of(request, opened)) if queried else NO_ATTRIBUTES
         request.host.server.opens.close(opened)
         return Response([answer])
 
     return waits.change(request, opened, attempt)
 
 
-def _attributes(request: TreeRequest, opened: Open) -> bytes:
+def _attributes(opened: Open, fresh: Fresh | None) -> bytes:
     """Return the response with the attributes. They are read last, to include the final write time."""
     if opened.handle is None:
         return NO_ATTRIBUTES
-    fresh = fresh_of(request, opened)
     if fresh is None or (opened.file is not None and opened.file.write_time is not None):
         settle_write_time(opened)
         info = opened.handle.info()
@@ -77,12 +77,11 @@ def response(info: FileInfo) -> bytes:
 def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
-    """Return what answers a CLOSE that asks for no attributes, deletes and reports nothing, and ends no other
-    request."""
+    """Return what answers a CLOSE that deletes and reports nothing, and ends no other request."""
     if len(message) < CLOSE_REQUEST.end:
         return None
     size, flags, _, persistent, volatile = CLOSE_REQUEST.fields_from(message, HEADER_SIZE)
-    if size != _STRUCTURE_SIZE or flags & POSTQUERY_ATTRIB:
+    if size != _STRUCTURE_SIZE:
         return None
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or opened.file is None or opened.durable is not None or opened.on_close:
@@ -90,13 +89,14 @@ def _look(
     file, opens = opened.file, connection.host.opens
     if opened.delete_on_close or file.delete_pending or file.link_deletions or opens.persistence is not None:
         return None
-    return opened, partial(_close_now, opens, opened), None
+    return opened, partial(_close_now, opens, opened, flags & POSTQUERY_ATTRIB), None
 
 
-def _close_now(opens: Opens, opened: Open) -> Body:
+def _close_now(opens: Opens, opened: Open, queried: int) -> Body:
     """Close the open."""
+    answer = _attributes(opened, None) if queried else NO_ATTRIBUTES
     opens.close(opened)
-    return NO_ATTRIBUTES, None
+    return answer, None
 
 
 _STRUCTURE_SIZE = 24

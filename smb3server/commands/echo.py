@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.fast_lane import SHORT_FORMS, Body, Found, ShortForm
 from smb3server.dispatch.request import Request, Response, handles
+from smb3server.dispatch.short_forms import SHORT_FORMS, Body, Found, ShortForm
 from smb3server.state.objects import Connection, Session, TreeConnect
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.session import EMPTY, Empty

@@ -293,4 +293,4 @@ def smb1_negotiate(request: Request) -> Response:
         return _response(request, Dialect.SMB_2_0_2, [])
     if b"SMB 2.002" in names:
         raise Disconnect('client that knows SMB 2.0.2 only; remedy: min_dialect = "2.0.2" lets it in')
-    raise Disconnect("SMB1 client that does not know SMB2")
+    raise Disconnect("SMB1 client that does not know SMB2", "smb1")

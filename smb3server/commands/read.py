@@ -15,7 +15,11 @@ from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.chain import Frame
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, described, fail
-from smb3server.dispatch.fast_lane import (
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.rdma_transforms import Transform
+from smb3server.dispatch.read_size import fits_message
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import (
     LARGEST_DATA,
     SHORT_FORMS,
     Body,
@@ -24,10 +28,6 @@ from smb3server.dispatch.fast_lane import (
     ordinary_open,
     ordinary_remote,
 )
-from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.rdma_transforms import Transform
-from smb3server.dispatch.read_size import fits_message
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.state.ceilings import Usage
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
@@ -463,16 +463,17 @@ def _read_to_peer(
     ``OSError``."""
     if usage is None and remote.rdma.takes_any_memory:
         # Nobody has to know when it is sent, which saves a completion.
-        data = _read_if_cached(opened, length, offset)
-        if data is None:
+        view = memoryview(bytearray(length))
+        count = _read_cached(opened, view, offset)
+        if count < 0:
             return None
-        count = len(data)
         if count == 0 or count < minimum:
             raise StatusError(NtStatus.END_OF_FILE)
-        remote.rdma.write_to_peer(remote.buffers, [data], None)
+        # As in _read_if_cached.
+        remote.rdma.write_to_peer(remote.buffers, (view if count == length else bytes(view[:count]),), None)
         opened.position = offset + count
         opened.bytes_read += count
-        return _fixed_for_peer(count), None
+        return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0), None
     buffer = connection.transport.acquire(length)
     if usage is not None:
         usage.lent += length

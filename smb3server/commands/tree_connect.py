@@ -72,15 +72,13 @@ def _connect(request: SessionRequest, body: TreeConnectRequest, share: Share) ->
     request.tree = tree
     session.limit_credits()
     request.server.events.tree_connected(tree, connection)
-    flags = share.flags
+    flags = share.flags | share.caching_flags
     if share.rules.encrypt and not session.transport_secured and connection.dialect >= Dialect.SMB_3_0:
         flags |= ShareFlags.ENCRYPT_DATA
     if share.rules.compress and connection.dialect >= Dialect.SMB_3_1_1 and request.server.settings.compression:
         flags |= ShareFlags.COMPRESS_DATA
     if share.rules.force_level2_oplocks:
         flags |= ShareFlags.FORCE_LEVELII_OPLOCK
-    if share.type is ShareType.PIPE:
-        flags |= ShareFlags.NO_CACHING
     capabilities = share.capabilities
     if connection.dialect < Dialect.SMB_3_0:
         # 2.2.10: the others belong to the 3.x dialects.

@@ -10,7 +10,10 @@ from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe
 from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
-from smb3server.dispatch.fast_lane import (
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.rdma_transforms import Transform
+from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import (
     LARGEST_DATA,
     SHORT_FORMS,
     Body,
@@ -19,9 +22,6 @@ from smb3server.dispatch.fast_lane import (
     ordinary_open,
     ordinary_remote,
 )
-from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.rdma_transforms import Transform
-from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.caching import Caching
@@ -42,6 +42,7 @@ from smb3server.wire.read_write import (
     parse_write_request,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import new_record
 from smbdirect.message_transport import Payload, PooledBuffer
 
 _WRITES = required.WRITE
@@ -206,7 +207,9 @@ class PeerWrite:
         self._opened.begin_io()
         if self._caching is not None:
             self._caching.arrives(self._pending)
-        wait = flow_limits.wait_for(self._opened, self._body.remaining_bytes)
+        wait = 0.0
+        if self._opened.flow is not None:
+            wait = flow_limits.wait_for(self._opened, self._body.remaining_bytes)
         if wait:
             asyncio.get_running_loop().call_later(wait, self._fetch_late)
             return self._pending
@@ -311,7 +314,7 @@ def _look(
     if channel:
         if payload is not None:
             return None
-        return _look_at_peer_write(connection, session, tree, sequence, message, WRITE_REQUEST.make(fields))
+        return _look_at_peer_write(connection, session, tree, sequence, message, new_record(WriteRequest, fields))
     if size != 49 or flags & _THROUGH or not 0 < length <= connection.max_write_size:
         return None
     data: memoryview | Payload

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from smb3server.dispatch.request import KINDS, TreeRequest
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER_SIZE, RELATED_FILE_ID, Command, HeaderFlags
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, Reason, StatusError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.chain import Chain
@@ -64,7 +64,7 @@ SESSIONLESS = frozenset((int(Command.NEGOTIATE), int(Command.SESSION_SETUP)))
 RUNS_WITHOUT_SESSION: dict[int, Callable[[Request], bool]] = {int(Command.ECHO): lambda request: True}
 """By command: returns whether a request that names no session is run. ``fsctl.smbtorture`` adds one request."""
 
-_PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
+PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Command.READ: ((), (4,)),
     Command.WRITE: ((4,), ()),
     Command.IOCTL: ((28, 40), (32, 44)),
@@ -81,6 +81,9 @@ _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _SIGNED = int(HeaderFlags.SIGNED)
 _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
+_UNENCRYPTED = Reason("unencrypted", "it is not encrypted, and must be")
+_NOT_SIGNED = Reason("not_signed", "it is not signed, and must be")
+_BAD_SIGNATURE = Reason("bad_signature", "its signature is wrong")
 CREDIT_SIZE = 65536
 """Payload bytes that one credit pays for. [MS-SMB2 3.1.5.2]"""
 
@@ -116,7 +119,7 @@ def check_body(request: Request) -> None:
         return
     if len(message) < HEADER_SIZE + (size & ~1) or message[HEADER_SIZE] | message[HEADER_SIZE + 1] << 8 != size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    offsets = _PAYLOAD_OFFSETS.get(command)
+    offsets = PAYLOAD_OFFSETS.get(command)
     if offsets is not None and request.connection.supports_multi_credit:
         sent = requested = 0
         for offset in offsets[0]:
@@ -168,7 +171,7 @@ def check(request: Request, chain: Chain) -> None:
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         request.tree = tree
         if lacking:
-            raise StatusError(NtStatus.ACCESS_DENIED)
+            raise _unprotected(request, session, tree)
         if command in FILE_ID_OFFSET:
             _inherit_file(request, chain, related)
 
@@ -203,16 +206,29 @@ def verify(request: Request, session: Session | None) -> None:
     # The reply to a signed request is signed, a refusal of its signature included (3.3.4.1.1).
     request.signer = signer
     if not signer.verify(request.message):
-        raise StatusError(NtStatus.ACCESS_DENIED)
+        raise _refused(request, session, _BAD_SIGNATURE)
     request.signed = True
+
+
+def _unprotected(request: Request, session: Session, tree: TreeConnect | None) -> StatusError:
+    """Tell the operator that a request is not encrypted, or not signed, and return the error for it."""
+    encrypted = (session if tree is None else tree).encrypt_data
+    return _refused(request, session, _UNENCRYPTED if encrypted else _NOT_SIGNED)
+
+
+def _refused(request: Request, session: Session, reason: Reason) -> StatusError:
+    request.server.events.request_refused(session, request.connection, request.header.command, reason)
+    return StatusError(NtStatus.ACCESS_DENIED, reason=reason)
 
 
 def _check_session(request: Request, session: Session, sealed_for: Session | None) -> None:
     """Check that the request is protected as the session demands, and the session may run the command. [MS-SMB2
     3.3.5.2.9]"""
     if lacks_protection(session, None, sealed_for, request.signed):
-        # The other one is encrypted, but with the key of another session.
-        raise StatusError(NtStatus.ACCESS_DENIED if sealed_for is None else NtStatus.USER_SESSION_DELETED)
+        if sealed_for is None:
+            raise _unprotected(request, session, None)
+        # It is encrypted, but with the key of another session.
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
     if session.state is SessionState.VALID:
         if not has_expired(session):
             return

@@ -16,7 +16,7 @@ from smb3server.dispatch.waiting import failure
 from smb3server.state.objects import Connection
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import CryptoTransform, transformed_buffers
-from smb3server.wire.read_write import Channel, WriteRequest, descriptors
+from smb3server.wire.read_write import BUFFER_DESCRIPTOR, TAIL, Channel, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import new_record
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
@@ -88,6 +88,12 @@ def described(
     invalidate = channel == _RDMA_V1_INVALIDATE and connection.dialect >= _SMB_3_0_2
     if rdma is None or (channel != _RDMA_V1 and not invalidate):
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    if info_length == BUFFER_DESCRIPTOR.size and TAIL <= info_offset <= len(message) - info_length:
+        # One, as nearly all requests have: what follows, without its calls.
+        address, token, size = fields = BUFFER_DESCRIPTOR.fields_from(message, info_offset)
+        if 0 < length <= size and address + size <= ADDRESS_SPACE:
+            buffer = new_record(RemoteBuffer, fields)
+            return new_record(RemoteMemory, (rdma, (buffer,), token if invalidate else None, None))
     buffers = descriptors(message, info_offset, info_length)
     _check_covered(buffers, length)
     return new_record(RemoteMemory, (rdma, buffers, buffers[0].token if invalidate else None, None))

@@ -13,37 +13,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.compression.benefit import Counts
-from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, largest_plain
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID
-from smb3server.crypto.envelope import EnvelopeError, unseal
 from smb3server.dispatch import checks, lookup
-from smb3server.dispatch.chain import Chain, Expanded
+from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.denials import record_denial
 from smb3server.dispatch.fast_lane import FastLane
+from smb3server.dispatch.holding import hold, unless_failed
 from smb3server.dispatch.look_lane import LookLane
 from smb3server.dispatch.parking import CHAIN_MARK, MESSAGE_MARK, TURN, Parking
 from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
-from smb3server.dispatch.request import HANDLERS, KINDS, SMB1_NEGOTIATE, Handler, Interim, Pending, Request, Response
+from smb3server.dispatch.request import HANDLERS, KINDS, SMB1_NEGOTIATE, Handler, Pending, Request, Response
+from smb3server.dispatch.unwrapping import Unwrapping
 from smb3server.dispatch.waiting import failure
-from smb3server.state import file_events
 from smb3server.state.file_events import DENIALS
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
-from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, COMPRESSION_TRANSFORM
-from smb3server.wire.create import parse_request as parse_create
+from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.server_notification import SERVER_TO_CLIENT_NOTIFICATION
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
-from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from smb3server.dispatch.measuring import Measuring
-    from smb3server.state.ceilings import Usage
-    from smb3server.state.objects import Session, TreeConnect
-    from smb3server.state.ports import NotStored, Persistence
+    from smb3server.state.objects import Session
     from smb3server.state.server_state import ServerState
     from smbdirect.message_transport import InboundMessage, MessageTransport
 
@@ -58,15 +52,6 @@ _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
 
 
-def _unless_failed(result: Response | StatusError, error: NotStored | None) -> Response | StatusError:
-    """Return the result, or the error for a result that could not be stored."""
-    if error is None or isinstance(result, StatusError):
-        return result
-    if result.on_sent is not None:
-        result.on_sent()
-    return StatusError(error.status)
-
-
 def _is_secret(request: Request) -> bool:
     """Return whether the reply must be encrypted although the request was not, which was refused for that reason.
     [MS-SMB2 3.3.4.1.4]"""
@@ -74,13 +59,6 @@ def _is_secret(request: Request) -> bool:
     if session is None or session.cipher is None or command in checks.SESSIONLESS:
         return False
     return (session if tree is None or command == _TREE_CONNECT else tree).encrypt_data
-
-
-def _check_session(plain: memoryview, session: Session) -> None:
-    """Raise ``Disconnect`` if a decrypted message does not name the session whose key it was encrypted with. [MS-SMB2
-    3.3.5.2.1.1]"""
-    if int.from_bytes(plain[40:48], "little") != session.session_id:
-        raise Disconnect("encrypted message of another session")
 
 
 class Owner(Protocol):
@@ -111,6 +89,7 @@ class Dispatcher:
         """The handlers of the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, partial(self._go_on, waited=True))
+        self._unwrapping = Unwrapping(server, self.connection, self.parking)
         self._look_lane: LookLane | None = None
         """Made for the first message that begins with CREATE: strangers need none."""
         self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
@@ -135,16 +114,19 @@ class Dispatcher:
         try:
             if len(view) >= HEADER_SIZE:
                 if view[:4] == TRANSFORM_PROTOCOL_ID:
-                    view, cipher_session = self._decrypt(view)
-                if self._fast_lane.take(inbound, view, cipher_session):
+                    view, cipher_session = self._unwrapping.decrypt(view)
+                # More commands follow if NextCommand is not 0. It is a multiple of eight.
+                if not (view[20] or view[21]):
+                    if self._fast_lane.take(inbound, view, cipher_session):
+                        return
+                elif view[12] == _CREATE and self._looked(inbound, view, cipher_session):
                     return
-            self._fast_lane.end_row()
-            if len(view) > HEADER_SIZE and view[12] == _CREATE and self._looked(inbound, view, cipher_session):
-                return
+            if self._fast_lane.row is not None:
+                self._fast_lane.end_row()
             chain = self._begin(inbound, view, cipher_session)
         except Disconnect as reason:
             inbound.release()
-            self.connection.disconnect(str(reason), broke_protocol=True)
+            self.connection.violated(reason)
             return
         if self.parking.chains or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
             self.parking.park(chain)
@@ -153,6 +135,8 @@ class Dispatcher:
 
     def _looked(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
         """Answer a message by the lane of looks, if it is one."""
+        if self._fast_lane.row is not None:
+            self._fast_lane.end_row()
         if self._look_lane is None:
             if not self.connection.is_authenticated:
                 return False
@@ -186,103 +170,18 @@ class Dispatcher:
         chain.offset = -1
         return chain
 
-    def _decrypt(self, view: memoryview) -> tuple[memoryview, Session]:
-        """Return the decrypted message, and the session whose key it was encrypted with. Raises ``Disconnect``.
-        [MS-SMB2 3.3.5.2.1.1]"""
-        try:
-            plain, session = unseal(view, self.connection.session_table.get)
-        except EnvelopeError as error:
-            raise Disconnect(str(error)) from error
-        if session.keys_are_public and self.connection.constrained:
-            # After a logon of somebody else, Windows serves it (3.3.5.2.1.1 note 259).
-            raise Disconnect("encrypted by an anonymous user, and nobody else has logged on")
-        if plain[:4] == PROTOCOL_ID:
-            _check_session(plain, session)
-        return plain, session
-
-    def _expand(self, chain: Chain) -> bool:
-        """Decompress the message of a chain whose turn it is, if that is quick. Return whether it is done: otherwise
-        the chain is parked until it is. Raises ``Disconnect``. [MS-SMB2 3.3.5.2.1.2]"""
-        connection, view = self.connection, chain.view
-        assert connection.compression is not None
-        limit = largest_plain((connection.max_read_size, connection.max_write_size, connection.max_transact_size))
-        if not connection.is_authenticated:
-            limit = min(limit, self.server.settings.max_message_before_authentication)
-        declared = COMPRESSION_TRANSFORM.fields_from(view)[1] if len(view) >= COMPRESSION_TRANSFORM.size else 0
-        if not ON_THREAD_FROM <= declared <= limit:
-            try:
-                plain = connection.compression.unpack(view, limit)
-            except CompressionError as error:
-                raise Disconnect(str(error)) from error
-            size = len(view)
-            chain.inbound.release()
-            self._take_expanded(chain, Expanded(plain), size)
-            return True
-        chain.expanding = True
-        self.parking.expand(chain)
-        self._expand_on_thread(chain, self._usage(), declared, limit)
-        return False
-
-    def _expand_on_thread(self, chain: Chain, usage: Usage, declared: int, limit: int) -> None:
-        """Have a worker thread decompress a message, as soon as its user, whose ``usage`` it is, may have so much
-        memory."""
-        connection, agreed = self.connection, self.connection.compression
-        if connection.closed or agreed is None:
-            usage.call_next()
-            return
-        if not usage.may_expand(declared):
-            usage.waiting.append(partial(self._expand_on_thread, chain, usage, declared, limit))
-            return
-        # Counted for the user until the chain ends.
-        usage.expand(declared)
-        inbound, chain.inbound = chain.inbound, Expanded(chain.view)
-        future = connection.loop.run_in_executor(None, agreed.unpack, chain.view, limit)
-        future.add_done_callback(partial(self._was_expanded, chain, inbound, usage, declared))
-
-    def _usage(self) -> Usage:
-        """Return the usage of the connection's user; of guests if there is none yet."""
-        sessions = self.connection.session_table.values()
-        return self.server.ceilings.of(next((one.identity for one in sessions if one.identity is not None), None))
-
-    def _take_expanded(self, chain: Chain, expanded: Expanded, size: int) -> None:
-        """Let ``chain`` have its message, which had ``size`` bytes compressed. Raises ``Disconnect``."""
-        chain.inbound, chain.view = expanded, expanded.view
-        chain.compressed = chain.expanding = False
-        if chain.cipher_session is not None:
-            _check_session(expanded.view, chain.cipher_session)
-        self.connection.compressed.receives(len(expanded.view), size)
-
-    def _was_expanded(
-        self, chain: Chain, inbound: InboundMessage, usage: Usage, declared: int, future: asyncio.Future[memoryview]
-    ) -> None:
-        """Continue with a message that a worker thread has decompressed. Disconnect if it was malformed."""
-        size = len(chain.view)
-        inbound.release()
-        usage.expand(-declared)
-        try:
-            if self.connection.closed:
-                future.exception()
-                return
-            plain = future.result()
-            usage.expand(len(plain))
-            self._take_expanded(chain, Expanded(plain, usage), size)
-        except (CompressionError, Disconnect) as error:
-            self.connection.disconnect(str(error), broke_protocol=True)
-        else:
-            self.parking.expanded()
-
     # Running
 
     def _go_on(self, chain: Chain, waited: bool = False) -> None:
         """Run the chain. Disconnect if it violates the protocol. ``waited``: it was parked, maybe before its first
         command."""
         try:
-            if chain.compressed and not self._expand(chain):
+            if chain.compressed and not self._unwrapping.expand(chain):
                 return
             self._advance(chain, waited)
         except Disconnect as reason:
             chain.end()
-            self.connection.disconnect(str(reason), broke_protocol=True)
+            self.connection.violated(reason)
 
     def _advance(self, chain: Chain, waited: bool) -> None:
         """Run the commands of the chain until one pends, none is left, or the chain has to wait: until its client has
@@ -383,26 +282,8 @@ class Dispatcher:
         elif request.pending is not None:
             request.pending.drop()
         if persistence is not None and persistence.touches != touches:
-            return self._hold(request, result, persistence, touches)
+            return hold(request, result, persistence, touches)
         return result
-
-    def _hold(self, request: Request, result: Response | StatusError, journal: Persistence, touches: int) -> Pending:
-        """Store the changes that the command made to persistent opens before its reply is sent. This cannot be
-        cancelled."""
-        pending = request.pend(Interim.DELAYED, lambda: None)
-        pending.handler_returned()
-
-        def stored(error: NotStored | None) -> None:
-            outcome = _unless_failed(result, error)
-            if isinstance(outcome, Response):
-                pending.complete(outcome)
-            else:
-                pending.fail(outcome)
-
-        # In a later turn: a request that completes immediately must not look like one that waits.
-        self.connection.loop.call_soon(journal.when_stored, touches, stored)
-        journal.flush()
-        return pending
 
     # Completing
 
@@ -422,8 +303,10 @@ class Dispatcher:
             if request.header.command == _CREATE:
                 chain.status = result.status
                 chain.file_id = None
-            if result.status in DENIALS and request.tree is not None and request.tree.share.audit is not None:
-                self._audit_denial(request, request.tree, result.status)
+            if result.status in DENIALS and request.tree is not None:
+                self.server.events.counts.denied += 1
+                if request.tree.share.audit is not None:
+                    record_denial(request, request.tree, result.status)
         reply = self.writer.reply(request, result)
         if chain.cipher_session is None and _is_secret(request):
             # It must not be sent together with replies that are not encrypted.
@@ -439,19 +322,6 @@ class Dispatcher:
                 self._flush(chain)
         chain.size += reply.size
         chain.replies.append(reply)
-
-    def _audit_denial(self, request: Request, tree: TreeConnect, status: int) -> None:
-        """Record that a request was refused for lack of rights."""
-        opened, path, asked = request.open, "", 0
-        if opened is not None:
-            path = "/".join(opened.path)
-        elif request.header.command == _CREATE:
-            try:
-                body, name, _ = parse_create(request.message)
-                path, asked = name.replace("\\", "/"), body.desired_access
-            except (StatusError, DecodeError):
-                path = ""
-        file_events.denied(tree, self.connection, request.header.command, path, status, asked)
 
     def _flush(self, chain: Chain) -> None:
         """Send the replies that the chain has collected."""
@@ -476,7 +346,7 @@ class Dispatcher:
             return
         # Something has just been changed, most likely by this request.
         persistence.when_stored(
-            persistence.touches - 1, lambda error: self._finish(request, _unless_failed(result, error))
+            persistence.touches - 1, lambda error: self._finish(request, unless_failed(result, error))
         )
 
     def _finish(self, request: Request, result: Response | StatusError) -> None:
@@ -499,6 +369,12 @@ class Dispatcher:
         if request.async_id:
             self._flush(chain)
         self._go_on(chain)
+
+    def answer(self, request: Request, result: Response | StatusError) -> None:
+        """See ``Host``."""
+        self._take(request, request.chain, result)
+        self._flush(request.chain)
+        request.chain.end()
 
     def may_send_file(self, request: Request) -> bool:
         """See ``Host``."""

@@ -11,128 +11,53 @@ would serve at once.
 Consecutive WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and before
 anything but the lane itself goes on.
 
-The part that differs between commands is their ``ShortForm``. It lies beside the command's handler in ``commands``.
+The part that differs between commands is their ``short_forms.ShortForm``, beside the command's handler in ``commands``.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.checks import CREDIT_SIZE, has_expired, lacks_protection, pays_for
-from smb3server.dispatch.data_channel import RemoteMemory, described
+from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
-from smb3server.dispatch.request import KINDS, Handler, Host, Pending, Request, Response
+from smb3server.dispatch.request import KINDS, Host, Pending, Request, Response
+from smb3server.dispatch.short_forms import LARGEST_DATA, SHORT_FORMS, Begin, Body
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Header, HeaderFlags
 from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
-from smbdirect.codec import Buffer
-from smbdirect.errors import DecodeError
+from smbdirect.codec import new_record
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
     from smb3server.crypto.signing import Signer
+    from smb3server.dispatch.data_channel import RemoteMemory
     from smb3server.dispatch.measuring import Measuring, Observer, Start
     from smb3server.dispatch.parking import Parking
     from smb3server.dispatch.pending import PendingRequests
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage, Payload
 
-_CHARGE = struct.Struct("<H")
 _SIGNED = int(HeaderFlags.SIGNED)
 _KNOWN_FLAGS = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-LARGEST_DATA = 65536
-"""Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
-``Usage.lent``."""
 _HIGHEST = LARGEST_DATA >> 16
 """Most of the third byte of an ordinary length."""
+_SMALL = 4096
+"""Bytes of a handler's response up to which its parts are joined."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
-Body = tuple[bytes, Buffer | None]
-"""The fixed part of a response, and the data behind it or None."""
-Begin = Callable[[Request], Pending]
-"""Begins what the request asks for, and returns what a handler returns that cannot answer at once."""
-Answer = Callable[[], Body | Begin | None]
-"""Does what the request asks for and returns the response, or returns what begins it. None: nothing was done, and the
-general path has to do it. An exception becomes the status of the response, as in a handler."""
-Found = tuple["Open | None", Answer, RemoteMemory | None]
-"""The open that a request works on or None, what answers the request, and the client's memory if the data goes by
-RDMA."""
-
-
-class ShortForm(NamedTuple):
-    """The part of the lane that belongs to one command."""
-
-    handler: Handler
-    """The handler that it replaces. It is not used on a connection that has another handler for the command."""
-    look: Callable[[Connection, Session, TreeConnect | None, int, memoryview], Found | None]
-    """Takes connection, session, tree connect or None, ChannelSequence and message. Returns None if anything in the
-    body is not ordinary. Changes nothing, as the signature is not verified yet."""
-    length_at: int = 0
-    """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
-    that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
-    ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
-    """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
-    can take from the transport."""
-    look_at_payload: Callable[[Connection, Session, TreeConnect | None, int, memoryview, Payload], Found | None] = (
-        lambda *_: None
-    )
-    """As ``look``. The message ends with its head, and its data is in the payload."""
-    writes: bool = False
-    """Whether ``Answer`` writes to a descriptor as the user whose space that takes, and does nothing else to files."""
-    ends_row: bool = False
-    """Whether ``Answer`` does more to files than reading and writing descriptors, which no row of writes may see."""
-
-
 _NEVER: Start = (0.0, 0.0)
-
-SHORT_FORMS: dict[int, ShortForm] = {}
-"""By command."""
-
-
-def ordinary_open(
-    session: Session, tree: TreeConnect | None, sequence: int, persistent: int, volatile: int
-) -> Open | None:
-    """Return the open that a request names. Return None if ``lookup.find_open`` would fail or change anything."""
-    found = session.open_table.get(volatile)
-    if (
-        found is None
-        or found.file_id[0] != persistent
-        or found.tree is not tree
-        or found.replayable is not None
-        or found.channel_sequence != sequence
-    ):
-        return None
-    return found
-
-
-def ordinary_remote(
-    connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
-) -> RemoteMemory | None:
-    """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
-    if (
-        length > CREDIT_SIZE
-        and connection.supports_multi_credit
-        and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
-    ):
-        return None
-    try:
-        return described(connection, message, channel, info_offset, info_length, length)
-    except (StatusError, DecodeError):
-        return None
 
 
 class FastLane:
@@ -145,10 +70,10 @@ class FastLane:
         "_measuring",
         "_parking",
         "_requests",
-        "_row",
         "_short_only",
         "_window",
         "_writer",
+        "row",
     )
 
     def __init__(
@@ -169,7 +94,7 @@ class FastLane:
         self._writer = writer
         self._parking = parking
         self._measuring = measuring
-        self._row: Backend | None = None
+        self.row: Backend | None = None
         """The store of the row of writes that was begun here, while the thread is in it."""
 
     def wants_payload(self, head: memoryview, length: int) -> bool:
@@ -254,17 +179,18 @@ class FastLane:
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
         if form.ends_row:
-            self.end_row()
+            if self.row is not None:
+                self.end_row()
         elif (
             form.writes
-            and self._row is None
+            and self.row is None
             and opened is not None
             and remote is None  # the data of the others has not come yet
             and connection.transport.at_end_of_turn(self.end_row)
         ):
-            self._row = opened.store
-            if self._row is not None:
-                self._row.begin_row()
+            self.row = opened.store
+            if self.row is not None:
+                self.row.begin_row()
         body: Body | Begin | Exception | None
         try:
             body = answer()
@@ -275,8 +201,11 @@ class FastLane:
             return False
         if type(body) is not tuple:
             window.consume(message_id, cost)
-            self.end_row()
-            request = self._request(Header._make(header), inbound, view, cipher_session, session, tree, opened, signer)
+            if self.row is not None:
+                self.end_row()
+            request = self._request(
+                new_record(Header, header), inbound, view, cipher_session, session, tree, opened, signer
+            )
             if not isinstance(body, tuple):
                 self._settle(request, body, remote, observer, start)
             return True
@@ -302,8 +231,8 @@ class FastLane:
 
     def end_row(self) -> None:
         """End the row of writes that is under way here, if there is one."""
-        if self._row is not None:
-            row, self._row = self._row, None
+        if self.row is not None:
+            row, self.row = self.row, None
             row.end_row()
 
     def _send(
@@ -344,26 +273,28 @@ class FastLane:
         observer: Observer | None,
         start: Start,
     ) -> None:
-        """Go on as the general path does with a request that is not answered at once. It has failed, or it is begun now
-        and answered later (``Dispatcher.finish``)."""
+        """Go on as the general path does with a request that has failed, or that is begun now. It may be answered later
+        (``Dispatcher.finish``)."""
+        result: Response | StatusError | Pending
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            pending = outcome(request)
+            result = outcome(request)
         except Exception as error:
             result = remote.failure(request, error) if remote is not None else failure(request, error)
-            if observer is not None:
-                observer.ran(request, result, start)
-            self._writer.send([self._writer.reply(request, result)], request.chain.cipher_session)
-            request.chain.end()
-            return
         if observer is not None:
-            observer.ran(request, pending, start)
-        lookup.begin(request)
-        self._requests.add(request, pending)
-        early = pending.handler_returned()
-        if early is not None:
-            self._host.finish(request, early)
+            observer.ran(request, result, start)
+        if isinstance(result, Pending):
+            lookup.begin(request)
+            self._requests.add(request, result)
+            early = result.handler_returned()
+            if early is not None:
+                self._host.finish(request, early)
+            return
+        if request.pending is not None:
+            request.pending.drop()
+        if isinstance(result, StatusError) or not self.finish(request, result):
+            self._host.answer(request, result)
 
     def _request(
         self,
@@ -395,22 +326,26 @@ class FastLane:
         )
 
     def finish(self, request: Request, response: Response) -> bool:
-        """Answer an ordinary request that was pending, as the only one of its message. Return False, with nothing
-        changed, for any other, or if its reply is not ordinary."""
+        """Answer an ordinary request, as the only one of its message. Return False, with nothing changed, for any
+        other, or if its reply is not ordinary."""
         chain, header, connection = request.chain, request.header, self._connection
         if (
             header.command not in SHORT_FORMS
             or chain.offset >= 0
             or chain.replies
-            or chain.cipher_session is not None
             or request.async_id
             or request.session is None
             or request.tree is None
-            or (request.signer is None and (request.signed or request.session.signing_required))
+            or (
+                request.signer is None
+                and chain.cipher_session is None
+                and (request.signed or request.session.signing_required)
+            )
             or response.status
             or response.on_sent is not None
             or response.data is not None
-            or len(response.segments) != 1
+            or response.packed is not None
+            or sum(map(len, response.segments)) > _SMALL
             or connection.transport.pending_send_bytes > _FEW_UNSENT
         ):
             return False
@@ -427,7 +362,7 @@ class FastLane:
             request.tree.tree_id << 32,
             request.session.session_id,
         )
-        body = bytes(response.segments[0]), None
-        self._send(packed, body, request.signer, header.message_id, None, response.invalidate)
+        body = b"".join(response.segments), None
+        self._send(packed, body, request.signer, header.message_id, chain.cipher_session, response.invalidate)
         chain.end()
         return True

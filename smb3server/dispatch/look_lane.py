@@ -49,6 +49,8 @@ Requests = tuple[memoryview, memoryview, memoryview]
 """The three requests with their headers."""
 Seen = tuple["Open", bytes, bytes, bytes]
 """The open that nobody saw, and the bodies of the three responses."""
+Fields = tuple[Any, ...]
+"""Those of a header, as ``HEADER.fields_from`` returns them."""
 
 
 class Look(NamedTuple):
@@ -86,43 +88,16 @@ class LookLane:
         look, connection = Registered.look, self._connection
         if look is None or not _SHORTEST <= len(view) <= LONGEST:
             return False
-        headers, parts = [], []
-        start, signed = 0, 0
-        handlers, multi_credit = self._host.handlers, connection.supports_multi_credit
-        window = connection.command_sequence_window
-        expected, sequence = 0, 0
-        for number, command in enumerate(COMMANDS):
-            if start + HEADER_SIZE > len(view):
-                return False
-            header = HEADER.fields_from(view, start)
-            protocol, size, charge, status, code, _, flags, step, message_id, _, _, _, _ = header
-            if number == 0:
-                expected, signed, sequence = message_id, flags & _SIGNED, status
-            elif not flags & _RELATED or flags & _SIGNED != signed or status != sequence or message_id != expected:
-                return False
-            cost = charge if charge and multi_credit else 1
-            if (
-                protocol != PROTOCOL_ID
-                or size != HEADER_SIZE
-                or code != command
-                or flags & ~(_ALLOWED | (_RELATED if number else 0))
-                or (step == 0) is not (number == 2)
-                or step & 7
-                or not window.allows(message_id, cost)
-                or handlers.get(code) is not look.handlers[number]
-            ):
-                return False
-            expected += cost
-            parts.append(view[start : start + step] if step else view[start:])
-            headers.append((header, cost))
-            start += step
-        if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
+        found = self._split(view, look)
+        if found is None or self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
             return False
-        first = headers[0][0]
+        headers, costs, parts = found
+        first = headers[0]
         session = connection.session_table.get(first[11])
         if session is None or session.state is not _VALID or connection.life is not _AUTHENTICATED:
             return False
         tree = session.tree_connect_table.get(first[10])
+        signed = first[6] & _SIGNED
         if tree is None or lacks_protection(session, tree, cipher_session, signed):
             return False
         if session.expiration_time is not None and has_expired(session):
@@ -137,8 +112,8 @@ class LookLane:
                 return False
         observer = self._measuring.observer
         begun = observer.began() if observer is not None else _NEVER
-        seen = look.answer(self._host, connection, session, tree, sequence, (parts[0], parts[1], parts[2]))
-        if seen is None or sum(map(len, seen[1:])) > LARGEST_REPLY - 3 * (HEADER_SIZE + 8):
+        seen = look.answer(self._host, connection, session, tree, first[3], (parts[0], parts[1], parts[2]))
+        if seen is None or len(seen[1]) + len(seen[2]) + len(seen[3]) > LARGEST_REPLY - 3 * (HEADER_SIZE + 8):
             if signed:
                 _restore(parts, headers)
             return False
@@ -152,9 +127,63 @@ class LookLane:
                 # All of the work was that of the first.
                 observer.answered(command, connection, tree, seen[0], begun)
                 begun = observer.began()
+        self._reply(headers, costs, seen, tree, signer, cipher_session)
+        inbound.release()
+        return True
+
+    def _split(self, view: memoryview, look: Look) -> tuple[list[Fields], list[int], list[memoryview]] | None:
+        """Return the headers of an ordinary message, what each request costs, and the requests. None for any other."""
+        headers: list[Fields] = []
+        costs: list[int] = []
+        parts: list[memoryview] = []
+        handlers, multi_credit = self._host.handlers, self._connection.supports_multi_credit
+        start, end, total = 0, len(view), 0
+        for number, command in enumerate(COMMANDS):
+            if start + HEADER_SIZE > end:
+                return None
+            header = HEADER.fields_from(view, start)
+            protocol, size, charge, status, code, _, flags, step, message_id, _, _, _, _ = header
+            if number == 0:
+                allowed, first, signed, sequence = _ALLOWED, message_id, flags & _SIGNED, status
+            elif not flags & _RELATED or flags & _SIGNED != signed or status != sequence or message_id != first + total:
+                return None
+            else:
+                allowed = _ALLOWED | _RELATED
+            if (
+                protocol != PROTOCOL_ID
+                or size != HEADER_SIZE
+                or code != command
+                or flags & ~allowed
+                or (step == 0) is not (number == 2)
+                or step & 7
+                or handlers.get(code) is not look.handlers[number]
+            ):
+                return None
+            cost = charge if charge and multi_credit else 1
+            total += cost
+            costs.append(cost)
+            parts.append(view[start : start + step] if step else view[start:])
+            headers.append(header)
+            start += step
+        if not self._connection.command_sequence_window.allows(first, total):
+            return None
+        return headers, costs, parts
+
+    def _reply(
+        self,
+        headers: list[Fields],
+        costs: list[int],
+        seen: Seen,
+        tree: TreeConnect,
+        signer: Signer | None,
+        cipher_session: Session | None,
+    ) -> None:
+        """Send the three responses in one message, signed or encrypted as the requests were."""
+        connection = self._connection
+        grant, limit = connection.command_sequence_window.grant, connection.credit_limit
+        target, session_id = tree.tree_id << 32, tree.session.session_id
         replies = bytearray()
-        limit = connection.credit_limit
-        for (header, cost), body in zip(headers, seen[1:], strict=True):
+        for header, cost, body in zip(headers, costs, seen[1:], strict=True):
             _, _, charge, _, command, credits, flags, step, message_id, _, _, _, _ = header
             length = HEADER_SIZE + len(body)
             padding = -length & 7
@@ -164,12 +193,12 @@ class LookLane:
                 charge,
                 0,
                 command,
-                window.grant(credits, limit, message_id, cost),
+                grant(credits, limit, message_id, cost),
                 _REPLY | flags & ECHOED_FLAGS,
                 length + padding if step else 0,
                 message_id,
-                tree.tree_id << 32,
-                session.session_id,
+                target,
+                session_id,
             )
             if signer is None:
                 replies += packed + body + _PADDING[padding]
@@ -177,16 +206,15 @@ class LookLane:
                 part = bytearray(packed + body + _PADDING[padding])
                 sign_reply(part, (part,), signer, message_id)
                 replies += part
+        transport = connection.transport
         if cipher_session is not None and cipher_session.cipher is not None:
-            sealed, release = seal((replies,), cipher_session.cipher, connection.transport.acquire)
-            connection.transport.send((sealed,), None, release)
+            sealed, release = seal((replies,), cipher_session.cipher, transport.acquire)
+            transport.send((sealed,), None, release)
         else:
-            connection.transport.send((replies,))
-        inbound.release()
-        return True
+            transport.send((replies,))
 
 
-def _restore(parts: list[memoryview], headers: list[tuple[tuple[Any, ...], int]]) -> None:
+def _restore(parts: list[memoryview], headers: list[Fields]) -> None:
     """Put back the signatures, which verifying has taken out."""
-    for part, (header, _) in zip(parts, headers, strict=True):
+    for part, header in zip(parts, headers, strict=True):
         part[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]

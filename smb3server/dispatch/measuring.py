@@ -56,6 +56,8 @@ class Timings:
         """By command and status: requests that failed."""
         self.of_shares: dict[str, list[int]] = {}
         """By share: the numbers of READs, WRITEs and other requests that were answered."""
+        self.seconds_of_shares: dict[str, list[float]] = {}
+        """By share: the sums of their times. Those of CHANGE_NOTIFY are not in it."""
         self.opened: Counter[str] = Counter()
         """By share: CREATEs that succeeded."""
 
@@ -73,7 +75,11 @@ class Timings:
             counts = self.of_shares.get(share)
             if counts is None:
                 counts = self.of_shares[share] = [0, 0, 0]
-            counts[READS if command == _READ else WRITES if command == _WRITE else OTHERS] += 1
+                self.seconds_of_shares[share] = [0.0, 0.0, 0.0]
+            kind = READS if command == _READ else WRITES if command == _WRITE else OTHERS
+            counts[kind] += 1
+            if command != _NOTIFY:
+                self.seconds_of_shares[share][kind] += seconds
             if command == _CREATE and not status:
                 self.opened[share] += 1
 
@@ -181,6 +187,19 @@ class Measuring:
     def timings(self) -> Timings | None:
         """Counts requests; None if nobody has asked for that."""
         return self._timings
+
+    def waiting(self) -> Counter[tuple[str, int]]:
+        """Return how many requests are not answered yet, by share and kind (``READS``, ``WRITES``, ``OTHERS``).
+
+        CHANGE_NOTIFY is not among them: it waits for others by its nature."""
+        found: Counter[tuple[str, int]] = Counter()
+        for pending in self._waiting:
+            request = pending.request
+            command, tree = request.header.command, request.tree
+            if tree is not None and command != _NOTIFY:
+                kind = READS if command == _READ else WRITES if command == _WRITE else OTHERS
+                found[tree.share.name, kind] += 1
+        return found
 
     def count(self) -> Timings:
         """Count requests from now on."""

@@ -149,6 +149,10 @@ class Host(Protocol):
         """Send the reply to an asynchronous request. [MS-SMB2 3.3.4.4]"""
         ...
 
+    def answer(self, request: Request, result: Response | StatusError) -> None:
+        """Send the reply to the only request of a message, which was never asynchronous."""
+        ...
+
     def may_send_file(self, request: Request) -> bool:
         """Return whether the reply to a request, if it is made now, can end with data out of a file.
 

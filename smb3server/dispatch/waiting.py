@@ -199,7 +199,7 @@ def fail(pending: Pending, error: BaseException) -> None:
     try:
         pending.fail(failure(pending.request, error))
     except Disconnect as reason:
-        pending.request.connection.disconnect(str(reason), broke_protocol=True)
+        pending.request.connection.violated(reason)
 
 
 def failure(request: Request, error: BaseException) -> StatusError:

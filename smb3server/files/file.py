@@ -255,8 +255,10 @@ class FileTable(Generic[Opened]):
         folded = stream and upcase(stream)
         file = streams.get(folded)
         if file is None:
-            times = (other.write_time for other in streams.values()) if streams else ()
-            shared = next((found for found in times if found is not None and found.shared), None)
+            shared = None
+            if streams:
+                times = (other.write_time for other in streams.values())
+                shared = next((found for found in times if found is not None and found.shared), None)
             file = streams[folded] = File(self, key, stream, write_time=shared)
         return file
 

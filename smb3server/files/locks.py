@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 MAX_OFFSET = (1 << 64) - 1
 CHUNK = 256
@@ -169,6 +169,10 @@ def valid_range(offset: int, length: int) -> bool:
     return length == 0 or offset + length - 1 <= MAX_OFFSET
 
 
+_NO_RANGES: RangeIndex[Any] = RangeIndex()
+"""Has no ranges, and never gets any."""
+
+
 @dataclass(slots=True, eq=False)
 class LockTable(Generic[Owner]):
     """The locks of one stream, and the requests that wait for locks.
@@ -186,21 +190,29 @@ class LockTable(Generic[Owner]):
     waiters: dict[Lock[Owner], Waiter[Owner]] = field(default_factory=dict)
     """Requests whose lock is not held yet, oldest first. Only this class changes it."""
     # Invariant: a lock of waiters is in _wanted, and in _waiting under its owner.
-    _wanted: RangeIndex[Owner] = field(default_factory=RangeIndex)
+    # An index of its own is made for the first range: most files are opened and closed without any.
+    _wanted: RangeIndex[Owner] = _NO_RANGES
     _waiting: dict[Owner, dict[Lock[Owner], None]] = field(default_factory=dict)
     _number: int = 0
     _freed: list[Lock[Owner]] = field(default_factory=list)
     """Locks that were released, and whose ranges somebody may wait for."""
     _granted: dict[Waiter[Owner], None] = field(default_factory=dict)
     """Requests that hold their lock and have not been notified yet. None of them is in ``waiters``."""
-    _exclusive: RangeIndex[Owner] = field(default_factory=RangeIndex)
-    _shared: RangeIndex[Owner] = field(default_factory=RangeIndex)
+    _exclusive: RangeIndex[Owner] = _NO_RANGES
+    _shared: RangeIndex[Owner] = _NO_RANGES
     _by_owner: dict[Owner, dict[_Exact, list[Lock[Owner]]]] = field(default_factory=dict)
 
     def add(self, lock: Lock[Owner]) -> None:
         """Add a lock without a check for conflicts."""
         self.locks[lock] = None
-        (self._exclusive if lock.exclusive else self._shared).add(lock)
+        if lock.exclusive:
+            if self._exclusive is _NO_RANGES:
+                self._exclusive = RangeIndex()
+            self._exclusive.add(lock)
+        else:
+            if self._shared is _NO_RANGES:
+                self._shared = RangeIndex()
+            self._shared.add(lock)
         exact = (lock.offset, lock.length, lock.exclusive)
         self._by_owner.setdefault(lock.owner, {}).setdefault(exact, []).append(lock)
         self._count(lock.owner, 1)
@@ -252,6 +264,8 @@ class LockTable(Generic[Owner]):
         self._number += 1
         waiter = Waiter(Lock(owner, offset, length, exclusive), self._number, on_granted, on_closed)
         self.waiters[waiter.lock] = waiter
+        if self._wanted is _NO_RANGES:
+            self._wanted = RangeIndex()
         self._wanted.add(waiter.lock)
         self._waiting.setdefault(owner, {})[waiter.lock] = None
         return waiter

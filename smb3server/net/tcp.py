@@ -78,7 +78,7 @@ class Sender:
         """Takes the memory that is queued next: ``queue``, or the memory behind the last range of ``files``."""
         self.bytes_sent = 0
         self._bytes_queued = 0
-        self._marks: deque[tuple[int, Callable[[], None]]] = deque()
+        self.marks: deque[tuple[int, Callable[[], None]]] = deque()
         """(stream position of a message's end, its on_sent), for messages that have one."""
 
     def add(self, segments: Sequence[Buffer], on_sent: Callable[[], None] | None, data: FileRange | None) -> int:
@@ -101,7 +101,7 @@ class Sender:
         length += 4
         self._bytes_queued += length
         if on_sent is not None:
-            self._marks.append((self._bytes_queued, on_sent))
+            self.marks.append((self._bytes_queued, on_sent))
         return length
 
     def sent(self, count: int) -> None:
@@ -118,7 +118,7 @@ class Sender:
                 else:
                     queue[0] = memoryview(head)[count:]
                     break
-        if self._marks:
+        if self.marks:
             self._report_sent()
 
     def range_sent(self, count: int, before: int = 0) -> None:
@@ -146,7 +146,7 @@ class Sender:
 
     def _report_sent(self) -> None:
         """Call the ``on_sent`` of each message of which everything was sent."""
-        marks = self._marks
+        marks = self.marks
         while marks and marks[0][0] <= self.bytes_sent:
             _, on_sent = marks.popleft()
             on_sent()
@@ -156,7 +156,7 @@ class Sender:
         self.queue.clear()
         self.files.clear()
         self._last = self.queue
-        marks, self._marks = self._marks, deque()
+        marks, self.marks = self.marks, deque()
         for _, on_sent in marks:
             on_sent()
 
@@ -455,8 +455,13 @@ class TcpTransport:
             except OSError as error:
                 self._finish(error)
                 return
-            self.pending_send_bytes -= count
-            sender.sent(count)
+            left = self.pending_send_bytes = self.pending_send_bytes - count
+            if left or sender.marks:
+                sender.sent(count)
+            else:
+                # As ``sent`` does, without a call: all of nearly every answer is sent at once.
+                sender.bytes_sent += count
+                queue.clear()
         if self._life >= _DEAD:
             return
         unsent = self.pending_send_bytes > 0

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from smb3server.observing.loop_lag import LoopLag
     from smb3server.server.server import Server
 
+_NONE = (0.0, 0.0, 0.0)
+_OPERATIONS = (
+    "sends",
+    "receives",
+    "rdma_reads",
+    "rdma_writes",
+    "registrations",
+    "remote_invalidations_sent",
+    "remote_invalidations_received",
+)
+"""Counters of SMB Direct that are shown."""
 _BOUNDS = [f"{2.0**size / 1e6:.9g}" for size in range(CLASSES - 1)] + ["+Inf"]
 
 
@@ -109,6 +120,8 @@ class ServerCollector(Collector):
             total.rdma_received += found.rdma_read_bytes
             total.rdma_sent += found.rdma_write_bytes
             total.retransmissions += found.retransmissions
+            if connection.is_smb_direct:
+                total.operations.update(connection.transport.counters)
         yield _gauges("smb3server_connections", "Connections", "fabric", {name: now[name] for name in carried})
         yield _counters(
             "smb3server_connections_ended",
@@ -123,14 +136,20 @@ class ServerCollector(Collector):
         moved = CounterMetricFamily(
             "smb3server_rdma_bytes", "Bytes moved by RDMA Read and Write", labels=["fabric", "direction"]
         )
+        done = CounterMetricFamily(
+            "smb3server_smb_direct_operations", "Operations of SMB Direct", labels=["fabric", "operation"]
+        )
         for fabric, total in carried.items():
             inline.add_metric([fabric, "received"], total.received)
             inline.add_metric([fabric, "sent"], total.sent)
             if fabric != "tcp":
                 moved.add_metric([fabric, "received"], total.rdma_received)
                 moved.add_metric([fabric, "sent"], total.rdma_sent)
+            for name in _OPERATIONS if total.operations else ():
+                done.add_metric([fabric, name], total.operations[name])
         yield inline
         yield moved
+        yield done
         yield _counters(
             "smb3server_retransmissions",
             "Segments or packets sent again",
@@ -165,6 +184,17 @@ class ServerCollector(Collector):
         yield _counter("smb3server_logons", "Logons that succeeded", counts.logons)
         yield _counters("smb3server_logon_failures", "Logons that failed", "reason", counts.refused_logons)
         yield _counters("smb3server_share_refusals", "Tree connects that failed", "reason", counts.refused_shares)
+        yield _counter("smb3server_denied_requests", "Requests that were refused for lack of rights", counts.denied)
+        yield _counters(
+            "smb3server_sessions_ended",
+            "Sessions that ended while their connection went on",
+            "how",
+            {
+                "logoff": counts.logoffs,
+                "idle": counts.idle_sessions,
+                "other": counts.ended_sessions - counts.idle_sessions,
+            },
+        )
         yield _counter(
             "smb3server_connections_refused",
             "Connections turned away",
@@ -215,6 +245,7 @@ class ServerCollector(Collector):
             yield _gauges(prefix + name, "Open files on the share", "share", opens)
         for name in ("tree_connects", "tree_connect_count"):
             yield _gauges(prefix + name, "Tree connects to the share", "share", trees)
+        yield self._durable_opens(opens)
         yield _counters(prefix + "received_bytes", "Bytes that clients wrote to the share", "share", received)
         yield _counters(prefix + "sent_bytes", "Bytes that clients read from the share", "share", sent)
         recycled = {share.share: share.recycle for share in shares if share.recycle is not UNSET}
@@ -237,16 +268,42 @@ class ServerCollector(Collector):
                 "share",
                 {name: found.removed_bytes for name, found in recycled.items()},
             )
-        timings = server.measuring.timings
+        yield from self._requests_of_shares(list(opens))
+
+    def _durable_opens(self, names: Iterable[str]) -> Metric:
+        found = GaugeMetricFamily(
+            "smb3server_share_durable_opens", "Opens that outlive their connection", labels=["share", "kind"]
+        )
+        kinds = Counter(
+            (opened.tree.share.name, opened.durable.kind)
+            for opened in self._server.opens.by_id.values()
+            if opened.durable is not None
+        )
+        for name in names:
+            for kind in ("durable", "resilient", "persistent"):
+                found.add_metric([name, kind], kinds[name, kind])
+        return found
+
+    def _requests_of_shares(self, names: Sequence[str]) -> Iterator[Metric]:
+        """How many requests the shares have had, how long they took, and how many are under way."""
+        measuring, prefix = self._server.measuring, "windows_smb_server_shares_"
+        timings = measuring.timings
         if timings is None:
             return
+        waiting = measuring.waiting()
+        queue = {name: waiting[name, READS] + waiting[name, WRITES] for name in names}
+        pending = {name: queue[name] + waiting[name, OTHERS] for name in names}
+        yield _gauges(prefix + "current_data_queue_length", "READs and WRITEs under way", "share", queue)
+        yield _gauges(prefix + "current_pending_requests", "Requests under way", "share", pending)
         for index, kind in ((READS, "read"), (WRITES, "write"), (OTHERS, "metadata")):
-            counts = {name: timings.of_shares[name][index] if name in timings.of_shares else 0 for name in opens}
+            seconds = {name: timings.seconds_of_shares.get(name, _NONE)[index] for name in names}
+            yield _counters(prefix + f"{kind}_seconds", f"Time of requests on the share: {kind}", "share", seconds)
+            counts = {name: timings.of_shares[name][index] if name in timings.of_shares else 0 for name in names}
             for name in (f"{kind}_requests", f"{kind}_requests_count"):
                 yield _counters(prefix + name, f"Requests on the share: {kind}", "share", counts)
         for name in ("files_opened", "files_opened_count"):
             yield _counters(
-                prefix + name, "Files opened on the share", "share", {share: timings.opened[share] for share in opens}
+                prefix + name, "Files opened on the share", "share", {share: timings.opened[share] for share in names}
             )
 
     def _as_samba(self) -> Iterator[Metric]:
@@ -287,6 +344,7 @@ def _copy(total: Carried) -> Carried:
         total.rdma_sent,
         total.retransmissions,
         total.connections,
+        Counter(total.operations),
     )
 
 

@@ -18,6 +18,7 @@ from smb3server.access.descriptor import Sid
 from smb3server.access.identity import Identity, Member
 from smb3server.files.caching import Lease, Oplock
 from smb3server.state import deletions
+from smb3server.virtual_disks import stored
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
@@ -92,8 +93,9 @@ class OpenRecord:
     app_instance_version: tuple[int, int] | None
     posix: bool
     """Whether it is a POSIX open. False in records of servers that had none."""
-    virtual_disk: bool
-    """Whether it is an open of a virtual disk. False in records of servers that had none."""
+    virtual_disk: bytes | None
+    """What ``virtual_disks.stored`` made of it, if it is an open of a virtual disk. Empty in records of
+    servers that did not store it."""
 
 
 _NO_CACHING = CachingRecord(0, False, 0, 0)
@@ -113,7 +115,7 @@ def snapshot(opened: Open) -> bytes:
     """Return the record of an open as it is now.
 
     Raises ``ValueError`` unless the open is persistent and has its file open."""
-    durable, file, handle = opened.durable, opened.file, opened.handle
+    durable, file, handle, device = opened.durable, opened.file, opened.handle, opened.virtual_disk
     identity = opened.session.identity
     if durable is None or file is None or handle is None or identity is None:
         raise ValueError("not a persistent open")
@@ -149,7 +151,7 @@ def snapshot(opened: Open) -> bytes:
         "app": opened.app_instance_id.hex() if opened.app_instance_id is not None else None,
         "app_version": opened.app_instance_version,
         "posix": opened.posix,
-        "virtual_disk": opened.virtual_disk is not None,
+        "virtual_disk": base64.b64encode(stored.pack(device)).decode() if device is not None else None,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -180,6 +182,13 @@ def _member(record: Any) -> Member | None:
         return None
     sid, primary, *groups = (Sid.parse(text) for text in record[:_MAX_SIDS])
     return Member(sid, primary, frozenset(groups))
+
+
+def _disk(record: Any) -> bytes | None:
+    """Return what is stored of an open of a disk. An older version has written True alone."""
+    if not record:
+        return None
+    return b"" if record is True else base64.b64decode(record, validate=True)
 
 
 def parse(data: bytes) -> OpenRecord:
@@ -219,7 +228,7 @@ def parse(data: bytes) -> OpenRecord:
             app_instance_id=bytes.fromhex(record["app"]) if record["app"] is not None else None,
             app_instance_version=(version[0], version[1]) if version is not None else None,
             posix=record.get("posix", False),
-            virtual_disk=record.get("virtual_disk", False),
+            virtual_disk=_disk(record.get("virtual_disk")),
         )
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"not a record of an open: {error!r}") from error
@@ -251,7 +260,7 @@ def _check(record: OpenRecord) -> None:
     )
     texts = (record.share, record.stream, identity.name, identity.domain, caching.key, caching.client_guid)
     deleted = record.delete_on_close, record.delete_pending, record.name_deleted
-    flags = record.is_directory, *deleted, identity.guest, identity.anonymous, record.posix, record.virtual_disk
+    flags = record.is_directory, *deleted, identity.guest, identity.anonymous, record.posix
     path = record.path
     if (
         {*map(type, numbers)} != {int}

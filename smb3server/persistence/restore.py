@@ -30,10 +30,13 @@ from smb3server.files.locks import Lock
 from smb3server.persistence.records import CachingRecord, OpenRecord, opens_prefix, parse
 from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
+from smb3server.state import disk_opens
 from smb3server.state.caller import caller_of, maximal_access_of
 from smb3server.state.durable import Durability, owner_of
 from smb3server.state.objects import Open, Session, SessionState, TreeConnect
+from smb3server.virtual_disks import stored
 from smb3server.wire.create import Access, CreateAction, CreateOptions
+from smb3server.wire.status import StatusError
 
 if TYPE_CHECKING:
     from smb3server.access.caller import Caller
@@ -74,6 +77,8 @@ async def restore(
     missing: dict[Share, list[str]] = {}
     with collector.paused():
         restored = await _restore_all(server, domain, shares, records, all_shares, missing)
+    for disk in server.virtual_disks.by_key.values():
+        disk.settle()
     for share, keys in missing.items():
         if await is_there(share):
             for key in keys:
@@ -162,9 +167,9 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     ``PermissionError`` if its user no longer has the right to it."""
     if record.persistent_id in server.opens.by_id:
         return False
-    if record.virtual_disk:
-        # What the server knew of the disk is lost, and as an open of the file it would write between the disk's data.
-        raise PermissionError(errno.EACCES, "opens of virtual disks end with the server")
+    if record.virtual_disk == b"":
+        # As an open of the file it would write between the disk's data.
+        raise PermissionError(errno.EACCES, "an older version has not stored how it opened the virtual disk")
     if record.posix:
         backend = backend.as_posix() or backend
     opened = Open(
@@ -188,8 +193,10 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     if handle.key.inode != record.inode:
         handle.close()
         raise FileNotFoundError("another file has the name now")
-    file = server.file_table.get(handle.key, record.stream)
     opened.use_handle(handle)
+    if record.virtual_disk is not None:
+        _enter_disk(server, backend, opened, handle, record.virtual_disk)
+    file = server.file_table.get(handle.key, record.stream)
     opened.file = file
     if record.app_instance_id is not None:
         server.opens.join_application(opened, record.app_instance_id)
@@ -210,6 +217,23 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     )
     server.opens.restore(opened)
     return True
+
+
+def _enter_disk(server: ServerState, backend: Backend, opened: Open, handle: Handle, data: bytes) -> None:
+    """Make an open that of a virtual disk again, with the reservations of the disk. Raises ``OSError``. The handle is
+    closed then."""
+    try:
+        found = stored.unpack(data)
+        caller = _caller_of(server.accounts, opened)
+        files = disk_opens.ShareFolder(server, backend, handle.path[:-1], caller)
+        device = disk_opens.enter(server, opened, handle, files, found.context, found.specifier)
+    except (StatusError, ValueError) as error:
+        handle.close()
+        raise PermissionError(errno.EACCES, f"its virtual disk cannot be opened: {error}") from error
+    except BaseException:
+        handle.close()
+        raise
+    device.disk.continue_with(found.reservations)
 
 
 def identity_here(server: ServerState, share: Share, given: Identity) -> Identity:
@@ -261,7 +285,7 @@ def _handle_of(accounts: Directory, backend: Backend, opened: Open, record: Open
     )
     # A handle that opens the file later keeps the open in memory, not the record: there may be tens of thousands.
     checked = partial(_checked, accounts, backend, opened, wanted)
-    if not (share.rules.posix_locks and record.locks):
+    if record.virtual_disk is None and not (share.rules.posix_locks and record.locks):
         remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, wanted)

@@ -103,7 +103,9 @@ class _Service:
         return answer
 
     def statistics(self, request: Any) -> Any:
-        """Serve NetrServerStatisticsGet: of the connections that there are now. [MS-SRVS 3.1.4.20]"""
+        """Serve NetrServerStatisticsGet. [MS-SRVS 3.1.4.20; MS-SMB2 3.3.4.24]
+
+        Bytes, timeouts and errors count since the server's start. Opens and sessions are those that there are now."""
         answer = srvs.NetrServerStatisticsGetResponse()
         wrong = ERROR_INVALID_LEVEL if request["Level"] != 0 else 0
         wrong = wrong or (ERROR_INVALID_PARAMETER if request["Options"] != 0 else 0)
@@ -112,14 +114,20 @@ class _Service:
         if wrong:
             answer["InfoStruct"] = NULL
             return answer
-        server, info = self.server, answer["InfoStruct"]
+        server, info, counts = self.server, answer["InfoStruct"], self.server.events.counts
         traffic = [connection.transport.traffic for connection in server.connection_list]
+        ended = counts.carried.values()
         sent = sum(entry.inline_bytes_sent + entry.rdma_write_bytes for entry in traffic)
+        sent += sum(entry.sent + entry.rdma_sent for entry in ended)
         received = sum(entry.inline_bytes_received + entry.rdma_read_bytes for entry in traffic)
+        received += sum(entry.received + entry.rdma_received for entry in ended)
         values = {
             "start": int(server.server_start_time) & _U32,
             "fopens": len(server.opens.by_id) & _U32,
             "sopens": len(server.sessions.by_id) & _U32,
+            "stimedout": counts.idle_sessions & _U32,
+            "pwerrors": sum(counts.refused_logons.values()) & _U32,
+            "permerrors": counts.denied & _U32,
             "bytessent_low": sent & _U32,
             "bytessent_high": sent >> 32 & _U32,
             "bytesrcvd_low": received & _U32,

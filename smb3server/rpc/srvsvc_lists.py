@@ -46,7 +46,9 @@ _CONNECTION_INFO = {0: srvs.CONNECTION_INFO_0, 1: srvs.CONNECTION_INFO_1}
 _STYPE_IPC = 3
 _MAX_QUALIFIER = 1023
 """Characters of a name by which a list is restricted."""
-_GUEST, _NO_ENCRYPTION = 1, 2
+_GUEST = 1
+_SHARED_DISK = "SharedVirtualDisk"
+"""What the name of a shared virtual disk ends in when it is opened as one. [MS-RSVD 3.2.5.1]"""
 _READ, _WRITE, _CREATE = 1, 2, 4
 """PERM_FILE_*. [MS-SRVS 2.2.2.3]"""
 
@@ -56,7 +58,19 @@ def _client(session: Session) -> str:
 
 
 def _user(session: Session) -> str:
-    return session.identity.name if session.identity is not None else ""
+    """Return the name of the user: ``DOMAIN\\name`` if it is not an account of this server."""
+    identity = session.identity
+    return "" if identity is None or identity.anonymous else str(identity)
+
+
+def _transport(session: Session) -> str:
+    """Return what carries the session's connections, each kind once. [MS-SMB2 3.3.1.7, Connection.TransportName]"""
+    names: dict[str, None] = {}
+    for connection in session.connections:
+        transport = connection.transport
+        fabric = f" ({transport.fabric})" if connection.is_smb_direct else ""
+        names[transport.kind.value + fabric] = None
+    return ", ".join(names)
 
 
 def _asked(value: Any) -> str:
@@ -116,7 +130,7 @@ class Lists:
         if level >= 2:
             info[prefix + "cltype_name"] = text("")
         if level == 502:
-            info[prefix + "transport"] = text("")
+            info[prefix + "transport"] = text(_transport(session))
         return info
 
     def file_enum(self, request: Any) -> Any:
@@ -151,7 +165,8 @@ class Lists:
             return "\\PIPE\\" + "\\".join(opened.path)
         share = opened.tree.share
         root = shown_path(share.path) if self._is_administrator else f"C:\\{share.name}"
-        return "\\".join((root, *opened.path))
+        stream = _SHARED_DISK if opened.virtual_disk is not None else opened.file.stream if opened.file else ""
+        return "\\".join((root, *opened.path)) + (f":{stream}" if stream else "")
 
     def file_get_info(self, request: Any) -> Any:
         """Serve NetrFileGetInfo. [MS-SRVS 3.1.4.3]"""

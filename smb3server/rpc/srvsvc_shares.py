@@ -36,7 +36,7 @@ from smb3server.rpc.srvsvc_lists import shown_path
 from smb3server.state.objects import Session
 from smb3server.state.ports import ShareAdministration, ShareChangeError, ShareProblem
 from smb3server.state.server_state import ServerState
-from smb3server.state.share import Share, ShareCapabilities, ShareFlags, ShareType
+from smb3server.state.share import OFFLINE_FILES, Share, ShareCapabilities, ShareFlags, ShareType
 
 STYPE_DISKTREE, STYPE_IPC, STYPE_TEMPORARY, STYPE_SPECIAL = 0x00000000, 0x00000003, 0x40000000, 0x80000000
 _STYPE_KIND = 0x000000FF
@@ -47,6 +47,7 @@ _NETNAME, _TYPE, _REMARK, _PATH, _SECURITY = 1, 3, 4, 8, 501
 """SHARE_*_PARMNUM. [MS-SRVS 2.2.2.11]"""
 _ENABLE_CA, _ENCRYPT = 0x4000, 0x8000
 """SHI1005_FLAGS_*, besides those that are flags of a share in SMB2 as well. [MS-SRVS 2.2.4.29]"""
+_MODES = {bits: mode for mode, bits in OFFLINE_FILES.items()}
 _EVERYBODY = SecurityDescriptor(dacl=Acl((allow(EVERYONE, FILE_ALL_ACCESS),)), control=Control.DACL_PRESENT)
 
 _ERRORS = {
@@ -426,7 +427,9 @@ def _descriptor_of(info: Any, prefix: str) -> SecurityDescriptor | None:
 def _flags(share: Share) -> int:
     """Return SHI1005_FLAGS_*. [MS-SRVS 2.2.4.29]"""
     flags = share.flags & (ShareFlags.ACCESS_BASED_DIRECTORY_ENUM | ShareFlags.DFS | ShareFlags.DFS_ROOT)
+    flags |= share.caching_flags
     flags |= _ENCRYPT if share.rules.encrypt else 0
+    flags |= ShareFlags.COMPRESS_DATA if share.rules.compress else 0
     flags |= ShareFlags.FORCE_LEVELII_OPLOCK if share.rules.force_level2_oplocks else 0
     return flags | (_ENABLE_CA if share.capabilities & ShareCapabilities.CONTINUOUS_AVAILABILITY else 0)
 
@@ -438,9 +441,15 @@ def _options_of(flags: int, share: Share) -> dict[str, object | None]:
         int(ShareFlags.ACCESS_BASED_DIRECTORY_ENUM): "access_based_enumeration",
         int(ShareFlags.FORCE_LEVELII_OPLOCK): "force_level2_oplocks",
         _ENCRYPT: "encrypt",
+        int(ShareFlags.COMPRESS_DATA): "compress",
         _ENABLE_CA: "continuous_availability",
     }
-    return {name: bool(flags & bit) for bit, name in names.items() if (flags ^ before) & bit}
+    options: dict[str, object | None] = {
+        name: bool(flags & bit) for bit, name in names.items() if (flags ^ before) & bit
+    }
+    if (flags ^ before) & ShareFlags.NO_CACHING:
+        options["offline_files"] = _MODES[flags & ShareFlags.NO_CACHING]
+    return options
 
 
 def _finish(answer: Any, request: Any, error: _WrongError | None) -> None:

@@ -59,6 +59,15 @@ class ShareRules(ConnectionRules, kw_only=True):
             example=True,
         ),
     ] = False
+    offline_files: Annotated[
+        Literal["manual", "documents", "programs", "none"],
+        about(
+            "what Windows clients may keep for use without the server: files that their user chooses, all that they "
+            "open, the same for programs, or nothing, as for databases and virtual machines",
+            Effect.NEW_TREES,
+            example="none",
+        ),
+    ] = "manual"
     hide_dot_files: Annotated[
         bool, about("names that begin with a dot are shown as hidden", Effect.AT_ONCE, example=True)
     ] = False

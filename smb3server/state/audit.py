@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from smb3server.state.windows_events import AUDIT_EVENTS, fields_of
+
 CONNECT, OPEN, CREATE, WRITE = "connect", "open", "create", "write"
 DELETE, RENAME, PERMISSION, DENIED = "delete", "rename", "permission", "denied"
 SACL = "sacl"
@@ -31,7 +33,9 @@ class ShareAudit:
     sink: Sink
 
 
-def record(share: ShareAudit, kind: str, fields: Mapping[str, object], result: str) -> None:
-    """Record an event if the share's audit includes its kind. ``result``: "success", or the name of a status."""
+def record(share: ShareAudit, kind: str, fields: Mapping[str, object], result: str, case: str = "") -> None:
+    """Record an event if the share's audit includes its kind. ``result``: "success", or the name of a status.
+
+    ``case``: tells apart what Windows has several numbers for."""
     if kind in share.kinds:
-        share.sink.put({"event": kind, **fields, "result": result})
+        share.sink.put({"event": kind, **fields, "result": result, **fields_of(AUDIT_EVENTS.get((kind, case)))})

@@ -144,12 +144,17 @@ class Ceilings:
         if not counted and not self._within(usage.connections, connections - 1, settings.max_connections):
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
 
+    def admits(self, usage: Usage, opens: int, limit: int) -> bool:
+        """Return whether the user may have one more open, while all others stay. The arguments are those of
+        ``check_open``."""
+        return opens < limit and (usage.opens < LEAST or self._within(usage.opens, opens, limit))
+
     def check_open(self, usage: Usage, opens: int, limit: int) -> None:
         """Raise INSUFFICIENT_RESOURCES if the user may have no more opens. [MS-SMB2 3.3.2.2]
 
         First close opens of the user whose client is away: the section lets a server do that at any time. ``opens``:
         how many the server has in all. ``limit``: how many it can have."""
-        while opens >= limit or not (usage.opens < LEAST or self._within(usage.opens, opens, limit)):
+        while not self.admits(usage, opens, limit):
             if not usage.away:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
             before = usage.opens

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from smb3server.access.identity import Identity
 from smb3server.process.log_lines import Event, printable
 from smb3server.process.words import MAX_NAME, amount, duration, endpoint, ordinal, quoted
-from smb3server.state import audit
-from smb3server.state.objects import Connection, Session, TreeConnect
+from smb3server.state import audit, windows_events
+from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.state.share import Share
+from smb3server.wire.header import Command
 from smb3server.wire.negotiate import DIALECT_NAMES
 from smb3server.wire.status import NtStatus, Reason, StatusError
 
@@ -60,6 +61,14 @@ def status_name(status: int) -> str:
         return f"0x{status:08x}"
 
 
+def command_name(command: int) -> str:
+    """Return the name of a command, such as TREE_CONNECT."""
+    try:
+        return Command(command).name
+    except ValueError:
+        return f"0x{command:x}"
+
+
 def of_connection(connection: Connection) -> Fields:
     """Return the fields that say which client an event is about."""
     host, port = connection.transport.peer_address
@@ -80,10 +89,15 @@ def of_session(session: Session, connection: Connection | None = None) -> Fields
     }
 
 
-def _tell(log: logging.Logger, level: int, name: str, text: str, fields: Fields) -> None:
+def _tell(log: logging.Logger, level: int, name: str, text: str, fields: Fields, case: str = "") -> None:
+    """Write the line of an event. ``case``: tells apart what Windows has several numbers for."""
     if log.isEnabledFor(level):
         source = str(fields.get("client", ""))
-        log.log(level, "%s", text, extra={"event": Event(name, source, fields)})
+        known = windows_events.EVENTS.get((name, case))
+        if known is not None and known.is_shown:
+            text += f", event_id={known.number}"
+        told = {**fields, **windows_events.fields_of(known)}
+        log.log(level, "%s", text, extra={"event": Event(name, source, told)})
 
 
 @dataclass(slots=True)
@@ -96,6 +110,8 @@ class Carried:
     rdma_sent: int = 0
     retransmissions: int = 0
     connections: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    """Of SMB Direct, by the name of its counter."""
 
 
 @dataclass(slots=True)
@@ -108,6 +124,13 @@ class Counts:
     refused_shares: Counter[str] = field(default_factory=Counter)
     """By ``Reason.code``."""
     refused_connections: int = 0
+    denied: int = 0
+    """Requests on shares that were refused for lack of rights."""
+    idle_sessions: int = 0
+    """Sessions that were ended because nobody used them."""
+    ended_sessions: int = 0
+    """Sessions that ended in another way than by their client's logoff, while their connection went on."""
+    logoffs: int = 0
     carried: dict[str, Carried] = field(default_factory=dict)
     """By fabric. The connections in use are not in it."""
 
@@ -181,6 +204,7 @@ class Events:
                 "detail": printable(known.text),
                 "failures": number,
             },
+            known.code,
         )
 
     def _count_failure(self, user: str, host: str) -> int:
@@ -196,7 +220,10 @@ class Events:
         return len(times)
 
     def session_ended(self, session: Session, connection: Connection, why: str) -> None:
-        """A session has ended while its connection goes on. ``why``: "logoff", or in words who ended it."""
+        """A session has ended while its connection goes on. ``why``: "logoff", "idle", or in words who ended it."""
+        self.counts.logoffs += why == "logoff"
+        self.counts.idle_sessions += why == "idle"
+        self.counts.ended_sessions += why != "logoff"
         if session.identity is None or not _auth.isEnabledFor(logging.INFO):
             return
         seconds = time.time() - session.creation_time
@@ -238,9 +265,10 @@ class Events:
             f"share {quoted(name)} refused: {_subject(session)} from {_from(connection)}: "
             f"{_because(reason, error.status)}"
         )
-        _tell(_files, logging.WARNING, "tree_connect_refused", text, fields)
+        case = "anonymous" if session.is_anonymous and reason.code in ("user", "permissions") else reason.code
+        _tell(_files, logging.WARNING, "tree_connect_refused", text, fields, case)
         if share is not None and share.audit is not None:
-            audit.record(share.audit, audit.DENIED, fields, status_name(error.status))
+            audit.record(share.audit, audit.DENIED, fields, status_name(error.status), "share")
 
     def tree_disconnected(self, tree: TreeConnect, connection: Connection) -> None:
         """A session uses a share no longer."""
@@ -249,6 +277,40 @@ class Events:
         fields = {**of_session(tree.session, connection), "share": tree.share.name}
         text = f"share {tree.share.name}: {_subject(tree.session)} from {_from(connection)} disconnected"
         _tell(_files, logging.DEBUG, "tree_disconnect", text, fields)
+
+    # Requests and opens
+
+    def request_refused(self, session: Session, connection: Connection, command: int, reason: Reason) -> None:
+        """A request is not protected as its session or its share demands. [MS-SMB2 3.3.5.2.4, 3.3.5.2.9, 3.3.5.2.11]"""
+        name = command_name(command)
+        text = f"{name} refused: {_subject(session)} from {_from(connection)}: {reason.text}"
+        fields = {**of_session(session, connection), "command": name, "reason": reason.code, "detail": reason.text}
+        _tell(_auth, logging.WARNING, "request_refused", text, fields, reason.code)
+
+    def reopen_failed(self, session: Session, share: Share, path: str, kind: str, status: int) -> None:
+        """A client has come back for an open that it cannot have. ``kind``: durable or persistent, as it asked.
+        [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]"""
+        if not _files.isEnabledFor(logging.INFO):
+            return
+        fields = {**of_session(session), "share": share.name, "path": printable(path), "kind": kind}
+        text = f"no {kind} open of {quoted(path)} in share {share.name} to come back to: {_subject(session)} from "
+        text += f"{_from(session.connection)} ({status_name(status)})"
+        _tell(_files, logging.INFO, "reopen_failed", text, {**fields, "status": status_name(status)})
+
+    def open_expired(self, opened: Open) -> None:
+        """The client of a durable open did not come back in time."""
+        if not _files.isEnabledFor(logging.INFO) or opened.durable is None:
+            return
+        path, durable = "/".join(opened.path), opened.durable
+        fields: Fields = {
+            "user": user_name(opened.session.identity),
+            "share": opened.tree.share.name,
+            "path": printable(path),
+            "kind": durable.kind,
+            "seconds": durable.timeout,
+        }
+        text = f"{durable.kind} open of {quoted(path)} in share {opened.tree.share.name} closed: its client did not "
+        _tell(_files, logging.INFO, "open_expired", f"{text}come back within {duration(durable.timeout)}", fields)
 
     # Connections
 
@@ -295,7 +357,9 @@ class Events:
             "protocol_error": connection.broke_protocol,
             "reason": printable(why),
         }
-        _tell(_net, level, "connection_ended", text, fields)
+        _tell(
+            _net, level, "connection_ended", text, fields, connection.ended_case or ("client" if by == "client" else "")
+        )
 
     def _carry(self, connection: Connection) -> Carried:
         """Add what an ended connection has carried to the total. Return its own part."""
@@ -314,6 +378,8 @@ class Events:
         total.rdma_sent += own.rdma_sent
         total.retransmissions += own.retransmissions
         total.connections += 1
+        if connection.is_smb_direct:
+            total.operations.update(connection.transport.counters)
         return own
 
 

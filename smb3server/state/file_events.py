@@ -121,7 +121,8 @@ def by_sacl(
             "operation": operation,
             "access": access_names(rights),
         }
-        audit.record(share, audit.SACL, fields, events.status_name(status) if status else "success")
+        case = "delete" if operation == "delete" else ""
+        audit.record(share, audit.SACL, fields, events.status_name(status) if status else "success", case)
 
 
 def denied(tree: TreeConnect, connection: Connection, command: int, path: str, status: int, asked: int = 0) -> None:

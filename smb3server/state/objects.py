@@ -36,6 +36,7 @@ from smb3server.state.share import Share
 from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.header import Command, FileId
+from smb3server.wire.status import Disconnect
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import MessageTransport, TransportKind
 from smbdirect.unauthenticated import UnauthenticatedPeer
@@ -141,6 +142,8 @@ class Connection:
         """For tests: treat the peer as one that acknowledges nothing."""
         self.ended_by = ""
         """Why this side ended it; empty if it did not."""
+        self.ended_case = ""
+        """What ended it, in a word (``wire.status.Disconnect.case``)."""
         self.broke_protocol = False
         """This side ended it because the peer violated the protocol."""
         self.users: list[str] = []
@@ -221,6 +224,11 @@ class Connection:
         """Note for the log that a user has logged on over it."""
         if name not in self.users and len(self.users) < MAX_USERS:
             self.users.append(name)
+
+    def violated(self, error: Disconnect) -> None:
+        """Abort the transport, because the peer has violated the protocol."""
+        self.ended_case = self.ended_case or error.case
+        self.disconnect(str(error), broke_protocol=True)
 
     def disconnect(self, reason: str, broke_protocol: bool = False) -> None:
         """Abort the transport, because the peer broke the protocol or the connection is no longer needed.

@@ -49,6 +49,8 @@ class OpenTable:
         self.dormant = 0
         """Number of restored opens whose client is not back yet; they take no descriptor."""
         self.counts = HandleCounts()
+        self.on_expire: Callable[[Open], None] = lambda opened: None
+        """Called before a durable open ends whose client did not come back in time."""
         self._random: list[int] = []
         """Random numbers for the next FileIds, each used once. One system call yields many."""
         # Invariant: between calls their number is even.
@@ -240,6 +242,7 @@ class OpenTable:
 
     def _expire(self, opened: Open) -> None:
         self.counts.expired += 1
+        self.on_expire(opened)
         self.close(opened)
 
     def close_if_disconnected(self, opened: Open) -> None:

@@ -59,6 +59,7 @@ class ServerState:
         self.events = Events()
         self.ceilings = Ceilings(self.settings)
         self.opens = OpenTable(self.has_lost)
+        self.opens.on_expire = self.events.open_expired
         self.sessions = Sessions(self.settings, self.ceilings, self.opens, self.connection_list, self.events)
         self.file_table = FileTable(BreakNotifications(self.sessions.by_id, self.connection_list, self.opens))
         """The open files, with their share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""

@@ -40,6 +40,8 @@ class ShareFlags(enum.IntFlag):
 
     DFS = 0x00000001
     DFS_ROOT = 0x00000002
+    AUTO_CACHING = 0x00000010
+    VDO_CACHING = 0x00000020
     NO_CACHING = 0x00000030
     ACCESS_BASED_DIRECTORY_ENUM = 0x00000800
     FORCE_LEVELII_OPLOCK = 0x00001000
@@ -57,6 +59,13 @@ class ShareCapabilities(enum.IntFlag):
     ASYMMETRIC = 0x00000080
 
 
+OFFLINE_FILES = {
+    "manual": 0,
+    "documents": int(ShareFlags.AUTO_CACHING),
+    "programs": int(ShareFlags.VDO_CACHING),
+    "none": int(ShareFlags.NO_CACHING),
+}
+"""The caching flags of the values of ``offline_files``."""
 _DFS = int(ShareFlags.DFS)
 READ_ONLY_ACCESS = FILE_GENERIC_READ | FILE_GENERIC_EXECUTE
 """READ_CONTROL, SYNCHRONIZE, read data, EAs and attributes, execute."""
@@ -156,6 +165,11 @@ class Share:
 
         ``own``: those of the user's account, None if it has none. The result None means those of the server process."""
         return self.user or own or self.default_user
+
+    @property
+    def caching_flags(self) -> int:
+        """What its clients may keep for use without the server: one of the four modes. [MS-SMB2 2.2.10]"""
+        return int(ShareFlags.NO_CACHING) if self.type is ShareType.PIPE else OFFLINE_FILES[self.rules.offline_files]
 
     def admits(self, identity: Identity, host: str) -> bool:
         """Return whether it is open to this user, from this address."""

@@ -5,5 +5,6 @@ Belongs here: the format of images and sets, SCSI, reservations, tunnel operatio
 
 Reading order: ``layout`` (structures of VHDX) -> ``vhdx`` (an image) and ``making`` (a new one) -> ``vhd_set`` ->
 ``tracking`` -> ``disk`` (the chain of images) -> ``reservations`` and ``scsi`` -> ``device`` (one open of a disk) and
-``handle`` (READ and WRITE) -> ``tunnel`` (the operations) -> ``snapshots`` and ``meta`` (those of version 2).
+``handle`` (READ and WRITE) -> ``stored`` (what of an open outlives the server) -> ``tunnel`` (the operations) ->
+``snapshots`` and ``meta`` (those of version 2).
 """

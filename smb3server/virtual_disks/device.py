@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server.virtual_disks import scsi
@@ -9,7 +10,7 @@ from smb3server.virtual_disks.disk import Files, VirtualDisk, read_chain, too_la
 from smb3server.virtual_disks.reservations import Conflict
 from smb3server.virtual_disks.vhdx import Image
 from smb3server.wire.status import NtStatus, StatusError
-from smb3server.wire.svhdx import OpenDevice, Status
+from smb3server.wire.svhdx import OfSnapshot, OpenDevice, Status
 from smbdirect.codec import Buffer
 
 SRB_SUCCESS, SRB_ERROR = 0x01, 0x04
@@ -27,6 +28,11 @@ class SenseError(NamedTuple):
     sense: bytes
 
 
+def initiator_of(context: OpenDevice) -> bytes:
+    """Return the initiator that a create context names, or ``NO_INITIATOR``."""
+    return context.initiator_id if context.has_initiator_id else NO_INITIATOR
+
+
 class DeviceOpen:
     """An Open of a shared virtual disk, or of one of its snapshots."""
 
@@ -41,12 +47,16 @@ class DeviceOpen:
     ) -> None:
         self.disk, self.files = disk, files
         self.context = context
-        self.initiator = context.initiator_id if context.has_initiator_id else NO_INITIATOR
+        self.initiator = initiator_of(context)
         self.unbuffered = unbuffered
         """Whether it was opened with FILE_NO_INTERMEDIATE_BUFFERING."""
         self.may_write = may_write
         self.snapshot = snapshot
         """The images of the snapshot that is read. None: the disk itself."""
+        self.specifier: OfSnapshot | None = None
+        """What names that snapshot."""
+        self.outlives_the_server: Callable[[], bool] = lambda: False
+        """Whether it is a persistent open."""
         self._sequence = 0
         self._errors: dict[int, SenseError] = {}
         """At most 256."""

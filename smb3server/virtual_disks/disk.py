@@ -138,7 +138,7 @@ class VirtualDisk:
                 image.data_changes()
                 block = offset // image.block_size
                 if not self._is_zero_already(image, block, part):
-                    image.handle.write_from([part], self._place_for(image, block, len(part)) + within)
+                    self._write_block(image, block, within, part)
                 if self.written is not None:
                     self.written.add((offset - within, image.block_size))
             view = view[len(part) :]
@@ -152,16 +152,37 @@ class VirtualDisk:
             return False
         return bytes(part).count(0) == len(part)
 
-    def _place_for(self, image: Image, block: int, length: int) -> int:
-        """Return the offset in the file of a block that is going to be written. Allocate it if it has none."""
-        state, where = image.entry(block)
-        if state == BlockState.FULLY_PRESENT or (state == BlockState.PARTIALLY_PRESENT and not image.has_parent):
-            return where
+    def _write_block(self, image: Image, block: int, within: int, data: memoryview) -> None:
+        """Write to a block, which gets a place in the file first if it has none."""
+        place = image.place_of(block)
+        if place is not None:
+            image.handle.write_from([data], place + within)
+            return
         content = None
-        if image.has_parent and length < image.block_size:
+        if image.has_parent and len(data) < image.block_size:
             # A block is copied whole, so that no bitmap of its sectors is needed.
             content = self._content(block * image.block_size, image.block_size)
-        return image.allocate(block, content)
+        image.allocate(block, within, data, content)
+
+    def unmap(self, offset: int, length: int) -> None:
+        """Free what a range of the disk takes. It reads as zeros then, but for parts of blocks that only a parent has:
+        these stay. The range must lie in the disk. Raises ``OSError``. [SBC-3 4.7.3]"""
+        if self.tracking is not None:
+            self.tracking.note(offset, length)
+        while length:
+            with self.lock:
+                image = self.active
+                block, within = divmod(offset, image.block_size)
+                part = min(length, image.block_size - within)
+                image.data_changes()
+                place = image.place_of(block)
+                if place is not None:
+                    image.handle.zero_range(place + within, part, deallocate=True)
+                elif image.has_parent and part == image.block_size:
+                    image.set_entry(block, BlockState.ZERO, 0)
+                if self.written is not None:
+                    self.written.add((offset - within, image.block_size))
+            offset, length = offset + part, length - part
 
     def _content(self, offset: int, length: int) -> Iterator[Buffer]:
         end = min(offset + length, self.size)
@@ -175,6 +196,17 @@ class VirtualDisk:
         """Write the disk's data to stable storage. It may take long."""
         for image in self.chain[:1]:
             image.handle.flush()
+
+    def continue_with(self, stored: Reservations) -> None:
+        """Take over reservations that were stored with an open, unless those that the disk has are newer."""
+        if stored.changes > self.reservations.changes:
+            self.reservations = stored
+
+    def settle(self) -> None:
+        """End the reservations if no initiator that is registered has the disk open."""
+        found = self.reservations
+        if found.keys and not self.initiators.keys() & found.keys.keys():
+            self.reservations = Reservations(found.changes + 1)
 
     def note_progress(self, transaction: bytes, done: int, whole: int) -> None:
         """Note how far a meta-operation is."""
@@ -281,8 +313,7 @@ class VirtualDisks:
             if not disk.initiators[initiator]:
                 del disk.initiators[initiator]
                 disk.reservations.forget(initiator)
-                if not disk.initiators.keys() & disk.reservations.keys.keys():
-                    disk.reservations = Reservations()
+                disk.settle()
         if not disk.users:
             if self.by_key.get(disk.key) is disk:
                 del self.by_key[disk.key]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks import layout
 from smb3server.virtual_disks.layout import MIB, MetadataFlags, ParameterFlags
-from smb3server.virtual_disks.vhdx import sealed
+from smb3server.virtual_disks.vhdx import chunk_ratio, entries_for, sealed
 
 CREATOR = "smb3server"
 BLOCK_SIZE = 2 * MIB
@@ -45,7 +45,9 @@ class Shape(NamedTuple):
 
 def make(handle: Handle, shape: Shape) -> None:
     """Write an empty disk into an empty file. Raises ``OSError``."""
-    bat_length = -(-_bat_entries(shape) * _ENTRY // MIB) * MIB
+    ratio = chunk_ratio(shape.sector_size, shape.block_size)
+    entries = entries_for(shape.virtual_size, shape.block_size, ratio, with_bitmaps=True)
+    bat_length = -(-entries * _ENTRY // MIB) * MIB
     handle.truncate(_BAT + bat_length)
     creator = CREATOR.encode("utf-16-le")
     handle.write_from([layout.FILE_SIGNATURE + creator], 0)
@@ -62,12 +64,6 @@ def make(handle: Handle, shape: Shape) -> None:
     for number, offset in enumerate(layout.HEADER_OFFSETS):
         data = layout.HEADER.pack(header._replace(sequence_number=number + 1))
         handle.write_from([sealed(data.ljust(layout.HEADER_SIZE, b"\0"))], offset)
-
-
-def _bat_entries(shape: Shape) -> int:
-    ratio = layout.CHUNK_SECTORS * shape.sector_size // shape.block_size
-    blocks = -(-shape.virtual_size // shape.block_size)
-    return -(-blocks // ratio) * (ratio + 1)
 
 
 def locator(parent: Parent) -> bytes:

@@ -13,6 +13,7 @@ from smb3server.virtual_disks.reservations import Attention
 from smb3server.virtual_disks.tracking import Tracking
 from smb3server.virtual_disks.tunnel import Call, DiskError, Slow, operation
 from smb3server.virtual_disks.vhd_set import is_set_name
+from smb3server.virtual_disks.vhdx import is_plain_name
 from smb3server.wire import svhdx as wire
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import MetaType, Operation, SetInformation, SnapshotType, Stage, TrackingStatus
@@ -21,7 +22,6 @@ _STAGES = struct.Struct("<6I")
 _TRACK = 1
 """SVHDX_SNAPSHOT_DISK_FLAG_ENABLE_CHANGE_TRACKING."""
 _DELETE_ON_CLOSE = 1
-_BAD_SIGNS = '\\/:*?"<>|'
 _MOST_RANGES = 65536
 _TYPES = frozenset(SnapshotType)
 
@@ -139,7 +139,7 @@ def _name_in(data: bytes, length: int) -> str:
         name = data[:length].decode("utf-16-le").partition("\0")[0]
     except UnicodeDecodeError:
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
-    if not name or name in (".", "..") or any(sign in _BAD_SIGNS or sign < " " for sign in name):
+    if not is_plain_name(name):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return name
 

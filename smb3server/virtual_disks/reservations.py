@@ -1,7 +1,7 @@
 """Persistent reservations of a disk that several initiators share. [SPC-3 5.6, 6.11, 6.12]
 
-They live as long as the disk is open by an initiator that is registered. APTPL is not supported: when the last of
-these closes it, that counts as a loss of power.
+They live as long as the disk is open by an initiator that is registered. Persistent opens outlive the server, and
+reservations with them (``stored``). An initiator that has one may ask for that by APTPL.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import enum
 import struct
 from collections import deque
 
-MAX_REGISTRATIONS = 256
+MAX_REGISTRATIONS = 64
+"""As many as a cluster of Windows has nodes. Each persistent open of a disk is stored with all of them."""
 _PARAMETERS = struct.Struct(">8s8s4xB3x")
 """PERSISTENT RESERVE OUT parameter list: key, service action key, flags. [SPC-3 6.12.3]"""
+_APTPL = 0x01
 _NO_KEY = bytes(8)
-_MOST_ATTENTIONS = 16
+MOST_ATTENTIONS = 16
 
 
 class Attention(enum.IntEnum):
@@ -59,9 +61,9 @@ class Type(enum.IntEnum):
     EXCLUSIVE_ACCESS_ALL_REGISTRANTS = 8
 
 
-_ALL = (Type.WRITE_EXCLUSIVE_ALL_REGISTRANTS, Type.EXCLUSIVE_ACCESS_ALL_REGISTRANTS)
+ALL_REGISTRANTS = (Type.WRITE_EXCLUSIVE_ALL_REGISTRANTS, Type.EXCLUSIVE_ACCESS_ALL_REGISTRANTS)
 _REGISTRANTS = (
-    *_ALL, Type.WRITE_EXCLUSIVE_REGISTRANTS_ONLY, Type.EXCLUSIVE_ACCESS_REGISTRANTS_ONLY
+    *ALL_REGISTRANTS, Type.WRITE_EXCLUSIVE_REGISTRANTS_ONLY, Type.EXCLUSIVE_ACCESS_REGISTRANTS_ONLY
 )  # fmt: skip
 _EXCLUDES_READS = (
     Type.EXCLUSIVE_ACCESS, Type.EXCLUSIVE_ACCESS_REGISTRANTS_ONLY, Type.EXCLUSIVE_ACCESS_ALL_REGISTRANTS
@@ -87,14 +89,18 @@ class InvalidField(Exception):
 class Reservations:
     """Who has registered with which key, and who holds the reservation. An initiator is known by its GUID."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: int = 0) -> None:
+        self.changes = changes
+        """Number of changes so far. Of two stored states the one with more is the newer."""
         self.generation = 0
         self.keys: dict[bytes, bytes] = {}
         """By initiator."""
         self.type = Type.NONE
         self.holder = b""
         """The initiator that holds the reservation, unless all registrants do."""
-        self._attentions: dict[bytes, deque[Attention]] = {}
+        self.persists = False
+        """Whether the last registration asked for APTPL (PTPL_A). [SPC-3 5.6.4]"""
+        self.attentions: dict[bytes, deque[Attention]] = {}
 
     # What others may do
 
@@ -109,44 +115,52 @@ class Reservations:
     def _holds(self, initiator: bytes) -> bool:
         if self.type is Type.NONE:
             return False
-        return initiator in self.keys if self.type in _ALL else initiator == self.holder
+        return initiator in self.keys if self.type in ALL_REGISTRANTS else initiator == self.holder
 
     def establish(self, initiators: set[bytes], attention: Attention, spared: bytes) -> None:
         """Note a unit attention condition for each of the initiators but one."""
         for initiator in initiators - {spared}:
-            queue = self._attentions.setdefault(initiator, deque(maxlen=_MOST_ATTENTIONS))
+            queue = self.attentions.setdefault(initiator, deque(maxlen=MOST_ATTENTIONS))
             if attention not in queue:
                 queue.append(attention)
 
     def next_attention(self, initiator: bytes) -> Attention | None:
         """Take the oldest unit attention condition of an initiator. None: there is none."""
-        queue = self._attentions.get(initiator)
+        queue = self.attentions.get(initiator)
         if queue is None:
             return None
         found = queue.popleft()
         if not queue:
-            del self._attentions[initiator]
+            del self.attentions[initiator]
         return found
 
     def forget(self, initiator: bytes) -> None:
         """Forget the conditions of an initiator that has no open any longer."""
-        self._attentions.pop(initiator, None)
+        self.attentions.pop(initiator, None)
 
     # PERSISTENT RESERVE OUT
 
-    def change(self, initiator: bytes, action: int, scope_and_type: int, parameters: bytes) -> None:
-        """Do a service action. Raises ``Conflict``, ``InvalidField``. Nothing changes then."""
+    def change(
+        self, initiator: bytes, action: int, scope_and_type: int, parameters: bytes, may_persist: bool = False
+    ) -> None:
+        """Do a service action. Raises ``Conflict``, ``InvalidField``. Nothing changes then. ``may_persist``: whether
+        APTPL is granted."""
+        self._change(initiator, action, scope_and_type, parameters, may_persist)
+        self.changes += 1
+
+    def _change(self, initiator: bytes, action: int, scope_and_type: int, parameters: bytes, may_persist: bool) -> None:
         if len(parameters) < _PARAMETERS.size:
             raise InvalidField
         key, new_key, flags = _PARAMETERS.unpack_from(parameters)
         if action in (Action.REGISTER, Action.REGISTER_AND_IGNORE_EXISTING_KEY):
-            if flags:
-                # SPEC_I_PT, ALL_TG_PT and APTPL are not supported.
+            if flags & ~_APTPL or (flags and not may_persist):
+                # SPEC_I_PT and ALL_TG_PT are not supported.
                 raise InvalidField
             own = self.keys.get(initiator, _NO_KEY)
             if action == Action.REGISTER and key != own:
                 raise Conflict
             self._register(initiator, new_key)
+            self.persists = bool(flags)
             return
         if self.keys.get(initiator) != key:
             raise Conflict
@@ -179,8 +193,8 @@ class Reservations:
 
     def _unregister(self, initiator: bytes) -> None:
         """Remove a registration, and the reservation if it held that. [SPC-3 5.6.10.3]"""
-        last = self.type in _ALL and len(self.keys) == 1
-        held = self.type not in _ALL and self._holds(initiator)
+        last = self.type in ALL_REGISTRANTS and len(self.keys) == 1
+        held = self.type not in ALL_REGISTRANTS and self._holds(initiator)
         del self.keys[initiator]
         if last or held:
             if self.type in _REGISTRANTS:
@@ -208,11 +222,15 @@ class Reservations:
 
     def _preempt(self, initiator: bytes, key: bytes, kind: Type) -> None:
         """[SPC-3 5.6.10.4]"""
-        if key == _NO_KEY and self.type not in _ALL:
+        if key == _NO_KEY and self.type not in ALL_REGISTRANTS:
             raise InvalidField
         every = key == _NO_KEY
         victims = {other for other, own in self.keys.items() if (every and other != initiator) or own == key}
-        takes = self.type in _ALL if every else self.type not in _ALL and self.keys.get(self.holder) == key
+        takes = (
+            self.type in ALL_REGISTRANTS
+            if every
+            else self.type not in ALL_REGISTRANTS and self.keys.get(self.holder) == key
+        )
         if not victims and not takes:
             raise Conflict
         changed = takes and self.type is not kind
@@ -223,25 +241,26 @@ class Reservations:
             if changed:
                 self.establish(set(self.keys), Attention.RESERVATIONS_RELEASED, initiator)
             self.type, self.holder = kind, initiator
-        elif self.type in _ALL and not self.keys:
+        elif self.type in ALL_REGISTRANTS and not self.keys:
             self._end()
         self.generation += 1
 
     # PERSISTENT RESERVE IN
 
-    def read(self, action: int) -> bytes:
-        """Return the parameter data of a service action. Raises ``InvalidField``."""
+    def read(self, action: int, may_persist: bool = False) -> bytes:
+        """Return the parameter data of a service action. ``may_persist``: as for ``change``. Raises
+        ``InvalidField``."""
         head = struct.pack(">I", self.generation & 0xFFFFFFFF)
         if action == ReadAction.READ_KEYS:
             body = b"".join(self.keys.values())
         elif action == ReadAction.READ_RESERVATION:
             body = b""
             if self.type is not Type.NONE:
-                key = _NO_KEY if self.type in _ALL else self.keys[self.holder]
+                key = _NO_KEY if self.type in ALL_REGISTRANTS else self.keys[self.holder]
                 body = struct.pack(">8s4xxB2x", key, self.type)
         elif action == ReadAction.REPORT_CAPABILITIES:
-            # The mask of types has the bits of 1, 3, 5, 6, 7 and 8.
-            return struct.pack(">HBBH2x", 8, 0, 0x80, 0xEA01)
+            # TMV, and PTPL_C and PTPL_A. The mask of types has the bits of 1, 3, 5, 6, 7 and 8.
+            return struct.pack(">HBBH2x", 8, may_persist, 0x80 | self.persists, 0xEA01)
         elif action == ReadAction.READ_FULL_STATUS:
             body = b"".join(self._status_of(initiator, key) for initiator, key in self.keys.items())
         else:

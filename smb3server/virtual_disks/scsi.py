@@ -10,14 +10,19 @@ from smb3server.virtual_disks.disk import VirtualDisk, too_large
 from smb3server.virtual_disks.reservations import Attention, Conflict, InvalidField
 
 GOOD, CHECK_CONDITION, RESERVATION_CONFLICT = 0x00, 0x02, 0x18
-SENSE_SIZE = 20
-"""RSVD_SCSI_SENSE_BUFFER_SIZE."""
 _SENSE_LENGTH = 18
 NOT_READY, MEDIUM_ERROR, ILLEGAL_REQUEST, UNIT_ATTENTION, DATA_PROTECT = 0x02, 0x03, 0x05, 0x06, 0x07
 INVALID_OPCODE, LBA_OUT_OF_RANGE, INVALID_CDB, INVALID_LIST = 0x2000, 0x2100, 0x2400, 0x2600
 _LIST_LENGTH_ERROR, _UNRECOVERED_READ, _WRITE_ERROR, WRITE_PROTECTED = 0x1A00, 0x1100, 0x0C00, 0x2700
 MAX_TRANSFER = 8 << 20
 """Bytes that one command may move. The block limits page says so."""
+MAX_UNMAP = 4 << 30
+"""Bytes that one UNMAP may free."""
+MAX_DESCRIPTORS = 256
+"""Ranges of one UNMAP."""
+_UNMAP_HEAD, _UNMAP_RANGE = struct.Struct(">HH4x"), struct.Struct(">QI4x")
+"""The parameter list of UNMAP. [SBC-3 5.28.2]"""
+_LBPME, _LBPRZ = 0x80, 0x40
 _VENDOR, _PRODUCT, _REVISION = b"SMB3SRV ", b"Virtual Disk    ", b"1.0 "
 
 
@@ -53,6 +58,8 @@ class Command(NamedTuple):
     data: bytes
     """What is sent to the disk."""
     may_write: bool
+    may_persist: bool = False
+    """Whether its reservations can outlive the server."""
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -131,8 +138,20 @@ def _device_id(disk: VirtualDisk) -> bytes:
 
 def _block_limits(disk: VirtualDisk) -> bytes:
     """[SBC-3 6.6.4]"""
-    most = MAX_TRANSFER // disk.active.metadata.sector_size
-    return struct.pack(">BBHII", 0, 0, 1, most, most).ljust(0x3C, b"\0")
+    image = disk.active
+    sector = image.metadata.sector_size
+    most = MAX_TRANSFER // sector
+    limits = struct.pack(">BBHII", 0, 0, 1, most, most)
+    if not image.is_fixed:
+        # UGAVALID: blocks of the image begin with the disk.
+        blocks = image.block_size // sector
+        limits += struct.pack(">4xIIII", MAX_UNMAP // sector, MAX_DESCRIPTORS, blocks, 1 << 31)
+    return limits.ljust(0x3C, b"\0")
+
+
+def _provisioning(disk: VirtualDisk) -> bytes:
+    """Say that UNMAP frees (LBPU), that zeros are read then (LBPRZ), and that the disk is thin. [SBC-3 6.6.7]"""
+    return bytes((0, 0, 0, 0)) if disk.active.is_fixed else bytes((0, 0x84, 2, 0))
 
 
 _PAGES: dict[int, Callable[[VirtualDisk], bytes]] = {
@@ -141,6 +160,7 @@ _PAGES: dict[int, Callable[[VirtualDisk], bytes]] = {
     0x83: _device_id,
     0xB0: _block_limits,
     0xB1: lambda disk: bytes(0x3C),
+    0xB2: _provisioning,
 }
 
 
@@ -173,7 +193,8 @@ def _service_action_in(command: Command) -> bytes:
     metadata = command.disk.active.metadata
     exponent = (metadata.physical_sector_size // metadata.sector_size).bit_length() - 1
     last = command.disk.size // metadata.sector_size - 1
-    data = struct.pack(">QIBB18x", last, metadata.sector_size, 0, exponent)
+    thin = 0 if command.disk.active.is_fixed else _LBPME | _LBPRZ
+    data = struct.pack(">QIBBB17x", last, metadata.sector_size, 0, exponent, thin)
     return data[: int.from_bytes(command.cdb[10:14], "big")]
 
 
@@ -205,6 +226,44 @@ def _write(command: Command) -> bytes:
     return b""
 
 
+def _unmap(command: Command) -> bytes:
+    """Free ranges of the disk, if it is not fixed. [SBC-3 5.28]"""
+    if command.disk.active.is_fixed:
+        raise CheckCondition(ILLEGAL_REQUEST, INVALID_OPCODE)
+    length = int.from_bytes(command.cdb[7:9], "big")
+    if command.cdb[1] & 1:
+        # ANCHOR: nothing is anchored here.
+        raise CheckCondition(ILLEGAL_REQUEST, INVALID_CDB)
+    if len(command.data) != length or 0 < length < _UNMAP_HEAD.size:
+        raise CheckCondition(ILLEGAL_REQUEST, _LIST_LENGTH_ERROR)
+    command.disk.reservations.check(command.initiator, writes=True)
+    if not command.may_write:
+        raise CheckCondition(DATA_PROTECT, WRITE_PROTECTED)
+    ranges = _unmap_ranges(command)
+    try:
+        for offset, size in ranges:
+            command.disk.unmap(offset, size)
+    except OSError:
+        raise CheckCondition(MEDIUM_ERROR, _WRITE_ERROR) from None
+    return b""
+
+
+def _unmap_ranges(command: Command) -> list[tuple[int, int]]:
+    """Return offset and length in bytes of what an UNMAP frees. Raises ``CheckCondition``."""
+    if not command.data:
+        return []
+    _, descriptors = _UNMAP_HEAD.unpack_from(command.data)
+    described = command.data[_UNMAP_HEAD.size :][:descriptors]
+    described = described[: len(described) // _UNMAP_RANGE.size * _UNMAP_RANGE.size]
+    sector = command.disk.active.metadata.sector_size
+    ranges = [(first * sector, count * sector) for first, count in _UNMAP_RANGE.iter_unpack(described)]
+    if len(ranges) > MAX_DESCRIPTORS or sum(size for _, size in ranges) > MAX_UNMAP:
+        raise CheckCondition(ILLEGAL_REQUEST, INVALID_LIST)
+    if any(too_large(offset, size, command.disk.size) for offset, size in ranges):
+        raise CheckCondition(ILLEGAL_REQUEST, LBA_OUT_OF_RANGE)
+    return ranges
+
+
 def _verify(command: Command) -> bytes:
     command.range()
     command.disk.reservations.check(command.initiator, writes=False)
@@ -229,7 +288,7 @@ def _report_luns(command: Command) -> bytes:
 
 def _reserve_in(command: Command) -> bytes:
     limit = int.from_bytes(command.cdb[7:9], "big")
-    return command.disk.reservations.read(command.cdb[1] & 0x1F)[:limit]
+    return command.disk.reservations.read(command.cdb[1] & 0x1F, command.may_persist)[:limit]
 
 
 def _reserve_out(command: Command) -> bytes:
@@ -237,7 +296,8 @@ def _reserve_out(command: Command) -> bytes:
         raise CheckCondition(ILLEGAL_REQUEST, _LIST_LENGTH_ERROR)
     if not command.may_write:
         raise CheckCondition(DATA_PROTECT, WRITE_PROTECTED)
-    command.disk.reservations.change(command.initiator, command.cdb[1] & 0x1F, command.cdb[2], command.data)
+    action, scope_and_type = command.cdb[1] & 0x1F, command.cdb[2]
+    command.disk.reservations.change(command.initiator, action, scope_and_type, command.data, command.may_persist)
     return b""
 
 
@@ -251,6 +311,7 @@ _COMMANDS: dict[int, Callable[[Command], bytes]] = {
     0x25: _read_capacity,
     0x2F: _verify,
     0x35: _synchronize,
+    0x42: _unmap,
     0x5A: _mode_sense,
     0x5E: _reserve_in,
     0x5F: _reserve_out,
@@ -264,7 +325,7 @@ _COMMANDS: dict[int, Callable[[Command], bytes]] = {
 }
 _SPARED = frozenset((0x03, 0x12, 0xA0))
 """Commands that succeed in spite of a unit attention condition. [SAM-3 5.8.7]"""
-SLOW = frozenset((*_READS, *_WRITES, 0x35, 0x91))
+SLOW = frozenset((*_READS, *_WRITES, 0x35, 0x42, 0x91))
 """Commands that wait for the disk."""
 
 ATTENTION_STATUS = {

@@ -191,7 +191,7 @@ def _scsi(call: Call) -> bytes | Slow:
     cdb = request.cdb[: request.cdb_length].ljust(wire.CDB_LENGTH, b"\0")
     may_write = device.may_write and device.disk.active.writable
     sent = data[: request.data_transfer_length]
-    command = scsi.Command(device.disk, device.initiator, cdb, sent, may_write)
+    command = scsi.Command(device.disk, device.initiator, cdb, sent, may_write, device.outlives_the_server())
     if cdb[0] in scsi.SLOW:
         return _slow_scsi(call, request, command)
     return _scsi_response(call, request, scsi.execute(command))

@@ -1,8 +1,9 @@
 """The file of a VHD set (.vhds): it names the image that is in use, and has the list of snapshots.
 
 Its format is not published. What is here was read off a file that Windows made: a signature, two headers of which the
-one with the greater sequence number counts, and behind them the name of the image. The list of snapshots follows at a
-place of its own, in a form of this server's, which Windows does not know.
+one with the greater sequence number counts, and behind them the name of the image. The list of snapshots follows in a
+form of this server's, which Windows does not know. Each header has a name and a list of its own, so that the file has
+the former ones until the last write.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Annotated, NamedTuple
 from crc32c import crc32c
 
 from smb3server.backends.base import Handle
-from smb3server.virtual_disks.layout import KIB
-from smb3server.virtual_disks.vhdx import BadImage, is_plain_name
+from smb3server.virtual_disks.layout import KIB, MIB
+from smb3server.virtual_disks.vhdx import BadImage, is_plain_name, read_at
 from smbdirect.codec import Codec
 from smbdirect.fields import Bytes, Int32ul, Int64ul
 
@@ -27,8 +28,10 @@ _HEADERS = (64 * KIB, 128 * KIB)
 _HEADER_SIZE = 4096
 _NAME_AT = 256 * KIB
 _NAME_SIZE = 4096
-_SNAPSHOTS_AT = 260 * KIB
-_SNAPSHOT_MAGIC = b"smb3snap"
+_SNAPSHOTS_AT = (2 * MIB, 4 * MIB)
+_SNAPSHOT_MAGIC = b"smb3sns2"
+_SINGLE_LIST_AT, _SINGLE_LIST_MAGIC = 260 * KIB, b"smb3snap"
+"""A list that belongs to whatever header counts. It is read in files that have no other one."""
 _MAX_NAME = 510
 MAX_SNAPSHOTS = 1024
 _MAX_LIST = 1 << 20
@@ -89,8 +92,7 @@ class VhdSet:
             raise
 
     def _read(self, offset: int, length: int) -> bytes:
-        data = bytearray(length)
-        return bytes(data[: self.handle.read_into([memoryview(data)], offset)])
+        return read_at(self.handle, offset, length)
 
     def _newest(self) -> SetHeader:
         found: list[SetHeader] = []
@@ -118,13 +120,17 @@ class VhdSet:
         return name
 
     def _list(self) -> list[Snapshot]:
-        head = self._read(_SNAPSHOTS_AT, 16)
-        if head[:8] != _SNAPSHOT_MAGIC:
+        where, magic = _SNAPSHOTS_AT[self._header.sequence_number % 2], _SNAPSHOT_MAGIC
+        head = self._read(where, 16)
+        if head[:8] != magic:
+            where, magic = _SINGLE_LIST_AT, _SINGLE_LIST_MAGIC
+            head = self._read(where, 16)
+        if head[:8] != magic:
             return []
         length, checksum = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
         if length > _MAX_LIST:
             raise BadImage("its list of snapshots is too long")
-        data = self._read(_SNAPSHOTS_AT + 16, length)
+        data = self._read(where + 16, length)
         if crc32c(data) != checksum:
             raise BadImage("its list of snapshots is damaged")
         try:
@@ -160,11 +166,11 @@ class VhdSet:
         if len(encoded) > _MAX_NAME or len(data) > _MAX_LIST:
             raise OSError("the list of snapshots is too long")
         slot = (self._header.sequence_number + 1) % 2
-        # Each header has a name of its own, so that a crash leaves a whole one.
-        where = _NAME_AT + slot * (_NAME_SIZE // 2)
+        where = _NAME_AT if self._header.name_offset != _NAME_AT else _NAME_AT + _NAME_SIZE // 2
         head = _SNAPSHOT_MAGIC + len(data).to_bytes(4, "little") + int(crc32c(data)).to_bytes(4, "little")
-        self.handle.write_from([head, data], _SNAPSHOTS_AT)
+        self.handle.write_from([head, data], _SNAPSHOTS_AT[slot])
         self.handle.write_from([encoded.ljust(_NAME_SIZE // 2, b"\0")], where)
+        self.handle.flush()
         header = self._header._replace(
             sequence_number=self._header.sequence_number + 1, name_offset=where, name_length=len(encoded)
         )

@@ -37,6 +37,12 @@ class BadImage(OSError):
         super().__init__(errno.EILSEQ, reason)
 
 
+def read_at(handle: Handle, offset: int, length: int) -> bytes:
+    """Return bytes of a file; fewer at its end. Raises ``OSError``."""
+    data = bytearray(length)
+    return bytes(data[: handle.read_into([memoryview(data)], offset)])
+
+
 def is_plain_name(name: str) -> bool:
     """Return whether a name that a file's content gives is one of a file in the same folder. [MS-FSCC 2.1.5]"""
     return 0 < len(name) <= 255 and name not in (".", "..") and not any(c < " " or c in '\\/:*?"<>|' for c in name)
@@ -99,7 +105,7 @@ class Image:
         if not 0 < self.virtual_size <= layout.MAX_VIRTUAL_SIZE or self.virtual_size % sector:
             raise BadImage("its size is not valid")
         self.block_size = size
-        self._chunk_ratio = layout.CHUNK_SECTORS * sector // size
+        self._chunk_ratio = chunk_ratio(sector, size)
         if self._bat.length < self._entries_for(self.virtual_size) * _ENTRY.size:
             raise BadImage("its block allocation table is too short")
 
@@ -126,9 +132,7 @@ class Image:
     # Reading the structures
 
     def _read(self, offset: int, length: int) -> bytes:
-        data = bytearray(length)
-        count = self.handle.read_into([memoryview(data)], offset)
-        return bytes(data[:count])
+        return read_at(self.handle, offset, length)
 
     def _read_header(self) -> tuple[Header, int]:
         """Return the newest valid header, and which of the two it is. [MS-VHDX 2.2.2.1]"""
@@ -196,19 +200,15 @@ class Image:
     # Blocks
 
     def _entries_for(self, virtual_size: int) -> int:
-        """Return the number of entries of the table for a disk of ``virtual_size`` bytes. [MS-VHDX 2.5]"""
-        blocks = -(-virtual_size // self.block_size)
-        if self.has_parent:
-            return -(-blocks // self._chunk_ratio) * (self._chunk_ratio + 1)
-        return blocks + (blocks - 1) // self._chunk_ratio
+        return entries_for(virtual_size, self.block_size, self._chunk_ratio, self.has_parent)
 
-    def _place_of(self, block: int) -> int:
+    def _entry_place(self, block: int) -> int:
         """Return where the file has the table's entry of a block."""
         return self._bat.file_offset + (block + block // self._chunk_ratio) * _ENTRY.size
 
     def entry(self, block: int) -> tuple[int, int]:
         """Return state and offset in the file of a block. Raises ``OSError``."""
-        return self._entry_at(self._place_of(block))
+        return self._entry_at(self._entry_place(block))
 
     def _entry_at(self, place: int) -> tuple[int, int]:
         data = self._read(place, _ENTRY.size)
@@ -222,7 +222,7 @@ class Image:
 
     def set_entry(self, block: int, state: int, offset: int) -> None:
         """Change the table's entry of a block."""
-        self.handle.write_from([_ENTRY.pack(offset | state)], self._place_of(block))
+        self.handle.write_from([_ENTRY.pack(offset | state)], self._entry_place(block))
 
     def runs(self, offset: int, length: int) -> Iterator[Run]:
         """Return where a range of the disk is. Raises ``OSError``. The range must lie in the disk."""
@@ -268,10 +268,18 @@ class Image:
         offset = block * self.block_size + start
         return Run(offset, end - start, where + start if present else None, not present)
 
-    def allocate(self, block: int, content: Iterator[Buffer] | None = None) -> int:
-        """Allocate a block, and return its offset in the file. ``content``: what it has from its begin on; else zeros.
+    def place_of(self, block: int) -> int | None:
+        """Return the offset in the file of a block that can be written in place. None: it has none there.
 
         Raises ``OSError``."""
+        state, where = self.entry(block)
+        in_place = _IN_PLACE if not self.has_parent else (BlockState.FULLY_PRESENT,)
+        return where if state in in_place else None
+
+    def allocate(self, block: int, within: int, data: Buffer, content: Iterator[Buffer] | None = None) -> None:
+        """Allocate a block, and write to it. ``content``: what it has from its begin on; else zeros.
+
+        The table names it last, so that whenever the server is killed the disk has either. Raises ``OSError``."""
         with self._lock:
             end = -(-self.handle.info().end_of_file // layout.MIB) * layout.MIB
             self.handle.truncate(end + self.block_size)
@@ -279,8 +287,8 @@ class Image:
             for piece in content or ():
                 self.handle.write_from([piece], place)
                 place += len(piece)
+            self.handle.write_from([data], end + within)
             self.set_entry(block, BlockState.FULLY_PRESENT, end)
-            return end
 
     def data_changes(self) -> None:
         """Note that the disk's data changes. Before the first change the header gets new GUIDs. [MS-VHDX 2.2.2]"""
@@ -317,6 +325,20 @@ class Image:
     def close(self) -> None:
         """Close the file."""
         self.handle.close()
+
+
+def chunk_ratio(sector_size: int, block_size: int) -> int:
+    """Return the number of blocks whose sectors one bitmap describes. [MS-VHDX 2.5]"""
+    return layout.CHUNK_SECTORS * sector_size // block_size
+
+
+def entries_for(virtual_size: int, block_size: int, ratio: int, with_bitmaps: bool) -> int:
+    """Return the number of entries of the table for a disk of ``virtual_size`` bytes. ``with_bitmaps``: with the entry
+    of the last chunk's bitmap, which disks with a parent have. [MS-VHDX 2.5]"""
+    blocks = -(-virtual_size // block_size)
+    if with_bitmaps:
+        return -(-blocks // ratio) * (ratio + 1)
+    return blocks + (blocks - 1) // ratio
 
 
 _ITEMS = frozenset(

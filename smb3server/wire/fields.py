@@ -8,6 +8,7 @@ dispatcher answers INVALID_PARAMETER (MS-SMB2 3.3.5.2.x).
 from __future__ import annotations
 
 import codecs
+from functools import partial
 from typing import Any, TypeVar
 
 from smb3server.wire.header import HEADER_SIZE
@@ -26,6 +27,7 @@ class Message(Codec[R]):
         ``tail``: the fields with offset and length of the variable part. ``name`` is its name in errors.
         """
         super().__init__(record)
+        self.make = partial(tuple.__new__, record)
         self._structure_size: int = record._field_defaults["structure_size"]  # type: ignore[attr-defined]
         self.end = HEADER_SIZE + self.size
         """Offset in the message at which the fixed part ends."""

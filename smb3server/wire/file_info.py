@@ -342,7 +342,7 @@ _RENAME = struct.Struct("<IIQI")
 
 def encode_name_information(name: str) -> bytes:
     """Encode FileNameInformation, or another level that is a length and a name. [MS-FSCC 2.1.7]"""
-    data = encode_name(name)
+    data = name.encode("utf-16-le", "surrogatepass")
     return _LENGTH.pack(len(data)) + data
 
 

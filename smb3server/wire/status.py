@@ -195,4 +195,10 @@ class StatusError(Exception):
 
 
 class Disconnect(Exception):
-    """Ends the connection without a response, as the specification requires if the peer violates the protocol."""
+    """Ends the connection without a response, as the specification requires if the peer violates the protocol.
+
+    ``case``: names what happened, for the log; empty for violations that need no name."""
+
+    def __init__(self, text: str, case: str = "") -> None:
+        super().__init__(text)
+        self.case = case

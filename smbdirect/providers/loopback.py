@@ -146,17 +146,15 @@ class LoopbackEndpoint(BaseEndpoint):
             return
         if self._queued + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
+        capabilities = self.capabilities
         for request in requests:
-            self._check(request)
+            length = sum(map(len, request.segments))
+            capabilities.check(request, length)
+            if self._domain is not None and (type(request) is not Send or length > capabilities.max_inline):
+                self._want_registered(self._domain, request.segments)
         self._queued += len(requests)
         self._requests.extend(requests)
         self._schedule()
-
-    def _check(self, request: WorkRequest) -> None:
-        length = sum(map(len, request.segments))
-        self.capabilities.check(request, length)
-        if self._domain is not None and (type(request) is not Send or length > self.capabilities.max_inline):
-            self._want_registered(self._domain, request.segments)
 
     def _want_registered(self, domain: LocalDomain, segments: Sequence[Buffer]) -> None:
         """Raise ``ProviderError`` for an unregistered segment, as a device does whose local buffers need a
@@ -276,7 +274,8 @@ class LoopbackEndpoint(BaseEndpoint):
         if remote.length == 0:
             return memoryview(bytearray())
         try:
-            region, start = self.peer.regions.find(self._token(request), remote.address, remote.length, right)
+            token = self._token(request) if self._provider.faults.corrupt_tokens else remote.token
+            region, start = self.peer.regions.find(token, remote.address, remote.length, right)
             if region.file is not None:
                 if isinstance(request, Read):
                     return region.file.read(start, remote.length, wait=True)
@@ -287,12 +286,9 @@ class LoopbackEndpoint(BaseEndpoint):
         return region.memory[start : start + remote.length]
 
     def _token(self, request: Write | Read) -> int:
-        """Return the token of a request, as it arrives at the peer."""
-        faults = self._provider.faults
-        if faults.corrupt_tokens:
-            faults.corrupt_tokens -= 1
-            return request.remote.token ^ 0xA5A5A5A5
-        return request.remote.token
+        """Return the token of a request, as it arrives at the peer while tokens are corrupted."""
+        self._provider.faults.corrupt_tokens -= 1
+        return request.remote.token ^ 0xA5A5A5A5
 
     def _write(self, request: Write) -> None:
         target = self._target(request, Access.REMOTE_WRITE)
@@ -342,9 +338,8 @@ class LoopbackEndpoint(BaseEndpoint):
     def _change(self, request: Atomic) -> bool:
         assert self.peer is not None
         try:
-            found = self.peer.regions.change(
-                self._token(request), request.remote.address, request.compare, request.operand
-            )
+            token = self._token(request) if self._provider.faults.corrupt_tokens else request.remote.token
+            found = self.peer.regions.change(token, request.remote.address, request.compare, request.operand)
         except AccessRefused as error:
             misplaced = error.fault is Fault.ALIGNMENT
             status, cause = (

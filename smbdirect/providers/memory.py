@@ -273,7 +273,8 @@ class RegionTable:
             if not self._random:
                 self._random = array.array("I", secrets.token_bytes(_TOKENS * 4))
             token = self._random.pop()
-            if token and self.get(token) is None:
+            shared = self._shared
+            if token and token not in self._regions and (shared is None or shared.get(token) is None):
                 return token
 
     def forget(self, region: Region) -> None:

@@ -27,6 +27,8 @@ from smbdirect.rdma.registrations import Counters, RegistrationCache
 from smbdirect.rdma.work_queue import OnDone, WorkQueue
 
 B = TypeVar("B", bound=Buffer)
+_ADDRESS_SPACE = 1 << 64
+_NO_BUFFER = RemoteBuffer(0, 0, 0)
 
 
 def segmented(
@@ -111,7 +113,9 @@ class Transfers:
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
         total = sum(map(len, local))
-        if not self._begin(remote, total, on_done):
+        address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
+        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and self.work.stopped is None
+        if not plain and not self._begin(remote, total, on_done):
             return
         if self.cache.needed:
             try:
@@ -134,7 +138,9 @@ class Transfers:
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
         total = sum(map(len, local))
-        if not self._begin(remote, total, on_done):
+        address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
+        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and self.work.stopped is None
+        if not plain and not self._begin(remote, total, on_done):
             return
         if self.cache.needed:
             try:
@@ -185,7 +191,7 @@ class Transfers:
         ``ValueError`` if the descriptors are too short."""
         covered = 0
         for offset, _, length in remote:
-            if offset + length > 1 << 64:
+            if offset + length > _ADDRESS_SPACE:
                 raise ValueError("buffer descriptor leaves the address space")
             covered += length
         if covered < total:

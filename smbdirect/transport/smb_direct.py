@@ -133,10 +133,13 @@ class Message:
         owner, self._owner = self._owner, None
         if owner is None:
             return
-        if isinstance(owner, ReceiveBuffer):
-            self._transport.receive_released(owner)
-        else:
+        if not isinstance(owner, ReceiveBuffer):
             owner.release()
+            return
+        transport = self._transport
+        transport.receives.free.append(owner)
+        if not transport.rdma.work.corked:
+            transport.receive_released()
 
 
 def _ignore(nothing: object) -> None:
@@ -214,7 +217,7 @@ class SmbDirectTransport:
         self._timer: asyncio.TimerHandle | None = None
         """Invariant: it fires no later than ``connection.next_deadline()`` while the connection is not dead."""
         self._close_timer: asyncio.TimerHandle | None = None
-        self._receives = ReceivePool(
+        self.receives = ReceivePool(
             max(settings.max_receive_size, constants.MIN_FIRST_RECEIVE_SIZE),
             2 * self.settings.receive_credit_max + constants.EXTRA_RECEIVES,
             self.rdma.cache,
@@ -412,13 +415,11 @@ class SmbDirectTransport:
         most."""
         self.abort("unfinished message of an unauthenticated peer")
 
-    def receive_released(self, buffer: ReceiveBuffer) -> None:
-        """Take a receive buffer back, and have it posted and granted again if the peer needs it."""
-        self._receives.free.append(buffer)
-        if not self._work.corked:
-            connection, credits = self.connection, self.connection.credits
-            if credits.receives_posted <= credits.low or connection.has_to_send:
-                self._wake()
+    def receive_released(self) -> None:
+        """Have the receive buffer that was given back posted and granted again if the peer needs it."""
+        connection, credits = self.connection, self.connection.credits
+        if credits.receives_posted <= credits.low or connection.has_to_send:
+            self._wake()
 
     def _wake(self) -> None:
         """Schedule ``_pump``, for changes outside a batch."""
@@ -435,11 +436,12 @@ class SmbDirectTransport:
         work = self._work
         work.corked = True
         self._following = len(completions)
+        now = self.loop.time()
         try:
             for completion in completions:
                 self._following -= 1
                 if completion[0] is _RECEIVE:
-                    self._received(completion)
+                    self._received(completion, now)
                 else:
                     if self._at_end is not None:
                         self._end_turn()
@@ -452,23 +454,26 @@ class SmbDirectTransport:
         connection, credits = self.connection, self.connection.credits
         if (
             self._pump_wanted
-            or connection.has_to_send
             or credits.receives_posted <= credits.low
+            # As Connection.has_to_send, without a call: if all posted receives are granted, there are few of them.
+            or 2 * credits.receive_credits < credits.window
+            or connection.send_queue
+            or connection.send_immediate
             or self.life is Life.CLOSING
         ):
             self._pump()
         elif work.waiting and self.life < Life.DEAD:
             try:
-                self._post()
+                self.pending_send_bytes -= work.post()
             except ProviderError as error:
                 self._terminate(error)
 
-    def _received(self, completion: Completion) -> None:
+    def _received(self, completion: Completion, now: float) -> None:
         """Process one completed receive."""
         _, status, buffer, length, invalidated = completion
         assert isinstance(buffer, ReceiveBuffer)
         if status is not Status.OK or self.life >= Life.DEAD:
-            self._receives.free.append(buffer)
+            self.receives.free.append(buffer)
             return
         counters, connection = self.counters, self.connection
         counters["receives"] += 1
@@ -476,37 +481,44 @@ class SmbDirectTransport:
         before = credits.send_credits
         if invalidated is not None:
             counters["remote_invalidations_received"] += 1
+        view, event, data = buffer.view[:length], None, None
         try:
-            event = connection.receive_message(buffer.view[:length], self.loop.time(), invalidated)
+            if invalidated is None:
+                data = connection.receive_whole(view, now)
+            if data is None:
+                event = connection.receive_message(view, now, invalidated)
             if credits.receives_posted <= credits.low:
                 # Before the message is handled: its reply can then grant them.
                 self._post_receives()
         except (ProtocolError, ProviderError) as error:
-            self._receives.free.append(buffer)
+            self.receives.free.append(buffer)
             self._terminate(error)
             return
         counters["credits_received"] += credits.send_credits - before
-        if event is None:
-            self._receives.free.append(buffer)
-        elif type(event) is MessageReceived:
-            view, pooled, token = event
-            counters["messages_received"] += 1
-            counters["bytes_received_inline"] += len(view)
+        owner: ReceiveBuffer | PooledBuffer = buffer
+        token = None
+        if data is None:
+            if type(event) is not MessageReceived:
+                self.receives.free.append(buffer)
+                if event is not None:
+                    self._advanced(event)
+                return
+            data, pooled, token = event
             if pooled is not None:
-                self._receives.free.append(buffer)
-            message = Message(self, view, buffer if pooled is None else pooled, token)
-            if self._on_message is None or self._paused or self._backlog:
-                self._backlog.append(message)
-            elif self.life is Life.CLOSING:
-                message.release()
-            else:
-                try:
-                    self._on_message(message)
-                except Exception as error:
-                    self._failed(message, error)
+                self.receives.free.append(buffer)
+                owner = pooled
+        counters["messages_received"] += 1
+        counters["bytes_received_inline"] += len(data)
+        message = Message(self, data, owner, token)
+        if self._on_message is None or self._paused or self._backlog:
+            self._backlog.append(message)
+        elif self.life is Life.CLOSING:
+            message.release()
         else:
-            self._receives.free.append(buffer)
-            self._advanced(event)
+            try:
+                self._on_message(message)
+            except Exception as error:
+                self._failed(message, error)
 
     def _advanced(self, event: Event) -> None:
         """Note how negotiation has ended."""
@@ -582,7 +594,7 @@ class SmbDirectTransport:
         wanted = self.connection.receives_wanted
         if not wanted:
             return 0
-        buffers = self._receives.take(wanted)
+        buffers = self.receives.take(wanted)
         for buffer in buffers:
             self.endpoint.post_receive(buffer.view, buffer)
         self.connection.receives_were_posted(len(buffers))
@@ -718,7 +730,7 @@ class SmbDirectTransport:
         self.rdma.cache.clear()
         self._allowance.give_back()
         # Nothing more is received. Without these references the memory is freed without the garbage collector.
-        self._receives.close()
+        self.receives.close()
         self.endpoint.on_completions = _ignore
         self.endpoint.on_closed = _ignore
         if self._on_closed is not None:

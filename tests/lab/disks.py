@@ -10,13 +10,15 @@ import pytest
 
 from smb3server.backends.base import Disposition, FileKey, Handle, OpenRequest
 from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.virtual_disks import making
+from smb3server.virtual_disks import making, meta, tunnel
 from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.virtual_disks.disk import VirtualDisk
 from smb3server.wire import svhdx as wire
+from smb3server.wire.svhdx import Operation
 
 INITIATOR = bytes(range(16))
 SIZE = 64 << 20
+assert meta
 needs_qemu = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="qemu-img is not installed (qemu-utils)")
 
 
@@ -80,6 +82,36 @@ def device_of(disk: VirtualDisk, folder: Folder, initiator: bytes = INITIATOR, m
     """Return an open of a disk."""
     context = wire.OpenDevice(has_initiator_id=1, initiator_id=initiator, originator_flags=1)
     return DeviceOpen(disk, context, folder, unbuffered=True, may_write=may_write)
+
+
+def ask(device: DeviceOpen, code: int, body: bytes = b"", most: int = 65536) -> bytes:
+    """Do an operation, and return what follows the header."""
+    request = wire.TUNNEL_HEADER.pack(wire.TunnelHeader(code, request_id=7)) + body
+    result = tunnel.run(tunnel.parse(device, request, most))
+    if isinstance(result, bytes):
+        return result
+    while True:
+        try:
+            next(result)
+        except StopIteration as end:
+            return bytes(end.value)
+
+
+def command(device: DeviceOpen, cdb: bytes, data: bytes = b"", room: int = 0) -> tuple[int, bytes, bytes]:
+    """Execute a SCSI command, and return its status, its sense data and its data."""
+    request = wire.ScsiRequest(
+        cdb_length=16,
+        sense_length=20,
+        disposition=2,
+        data_transfer_length=max(len(data), room),
+        cdb=cdb.ljust(16, b"\0"),
+    )
+    answer = ask(device, Operation.SCSI, wire.SCSI_REQUEST.pack(request) + data)
+    response = wire.SCSI_RESPONSE.unpack(answer)
+    content = answer[wire.SCSI_RESPONSE.size :]
+    assert response.length == 36
+    assert response.data_transfer_length == len(content)
+    return response.scsi_status, response.sense, content
 
 
 def qemu(*arguments: str | Path) -> str:

@@ -163,13 +163,15 @@ class PersistentShare:
         share: int = SHARE_ALL,
         lease_state: int = 0,
         timeout: float = 0.0,
+        more: Sequence[contexts.RawContext] = (),
     ) -> PersistentFile:
         """Open a file with a persistent handle.
 
-        ``lease_state`` 0 requests no lease. ``timeout`` is the number of seconds that the server keeps the open without
-        a client; 0 leaves it to the server. Raises ``OpenLost`` if the server does not grant a persistent handle.
+        ``more``: create contexts of the first CREATE. ``lease_state`` 0 requests no lease. ``timeout`` is the number of
+        seconds that the server keeps the open without a client; 0 leaves it to the server. Raises ``OpenLost`` if the
+        server does not grant a persistent handle.
         """
-        file = PersistentFile(self, name, access, disposition, options, share, lease_state, timeout)
+        file = PersistentFile(self, name, access, disposition, options, share, lease_state, timeout, more)
         await file._open()
         return file
 
@@ -193,6 +195,7 @@ class PersistentFile:
         share: int,
         lease_state: int,
         timeout: float,
+        more: Sequence[contexts.RawContext] = (),
     ) -> None:
         self.owner = owner
         self.name = name
@@ -204,6 +207,7 @@ class PersistentFile:
         """Called with the new lease state after a break. The file acknowledges the break itself."""
         self._create = (access, disposition, options, share)
         self._timeout = timeout
+        self._more = more
         # Invariant: ``_file`` is an open on the owner's connection number ``_generation``; None if there is no open.
         self._file: RemoteFile | None = None
         self._generation = 0
@@ -234,6 +238,7 @@ class PersistentFile:
         access, disposition, options, share = self._create
         wanted = contexts.DurableRequestV2(int(self._timeout * 1000), contexts.PERSISTENT, 0, self.create_guid)
         asked = self._contexts(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_REQUEST_V2_CODEC.pack(wanted))
+        asked += self._more
         replay, self._sent = self._sent, True
         generation = self.owner.generation
         file = await tree.create(
@@ -286,6 +291,14 @@ class PersistentFile:
 
         async def attempt(tree: Tree) -> bytes:
             return await tree.read(await self._attached(tree), offset, length)
+
+        return await self.owner.until_done(attempt)
+
+    async def ioctl(self, code: int, data: bytes, max_output: int = 65536) -> bytes:
+        """Send an FSCTL, and return its output. It may be done twice if the server dies."""
+
+        async def attempt(tree: Tree) -> bytes:
+            return await tree.ioctl(code, data, await self._attached(tree), max_output=max_output)
 
         return await self.owner.until_done(attempt)
 

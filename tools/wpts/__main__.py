@@ -33,7 +33,10 @@ SETTINGS = {
         "SupportedCompressionAlgorithms=LZNT1;LZ77;LZ77Huffman;Pattern_V1",
         "IsChainedCompressionSupported=true",
         "CompressedFileShare=Compressed",
+        "UnsupportedIoCtlCodes=FSCTL_GET_INTEGRITY_INFORMATION;FSCTL_SET_INTEGRITY_INFORMATION",
+        "IsOffLoadImplemented=true",
     ],
+    "fsa": ["WhichFileSystemSupport_Offload=NTFS"],
     **{suite: [r"ShareContainingSharedVHD=\\10.88.1.2\SharedDisks"] for suite in ("rsvd", "sqos")},
     "dfsc": ["StorageServerName=10.88.1.2", "SMBDfsLink=Further\\SMBDfsLink"],
 }

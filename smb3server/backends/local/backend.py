@@ -15,6 +15,7 @@ from smb3server.backends import names
 from smb3server.backends.base import (
     Backend,
     Change,
+    Described,
     Disposition,
     FileInfo,
     FileKey,
@@ -349,6 +350,25 @@ class LocalBackend(Backend):
             handle.close()
             raise
 
+    def look(self, path: Path, follow: bool, directory: bool | None, user: User | None) -> tuple[Described, Path]:
+        self.opens += 1
+        if not path and not self.is_available():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        descriptor = -1
+        try:
+            with LookAs(user):
+                descriptor, stat, _, on_disk = self.resolver.look_up(path, follow, False)
+            if directory is not None and directory is not (KINDS.get(stat.mode & KIND_BITS) is _DIRECTORY):
+                raise _wrong_kind(path, directory)
+            found = self.store.describe(f"/proc/self/fd/{descriptor}", stat)
+            if on_disk is None:
+                on_disk = tuple(map(names.to_wire, self.resolver.disk_path(descriptor))) if path else ()
+            return found, on_disk
+        finally:
+            if descriptor >= 0:
+                # Not by ``release``: the file had a name when it was found.
+                os.close(descriptor)
+
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
         """Open the data of a file if that was requested, as the same user.
 
@@ -380,10 +400,9 @@ class LocalBackend(Backend):
         return data, kind, data
 
     def _check_kind(self, request: OpenRequest, kind: Kind) -> None:
-        if request.directory is True and kind is not _DIRECTORY:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), "/".join(request.path))
-        if request.directory is False and kind is _DIRECTORY and not request.stream:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "/".join(request.path))
+        directory = request.directory
+        if directory is not None and directory is not (kind is _DIRECTORY) and not (request.stream and not directory):
+            raise _wrong_kind(request.path, directory)
         data = request.read or request.write
         if kind is _OTHER and (data or request.stream):
             raise PermissionError(errno.EACCES, "neither a file nor a directory", "/".join(request.path))
@@ -720,6 +739,12 @@ class _RememberedFile(Remembered):
 
     def open(self, request: OpenRequest) -> Handle:
         return self._backend.reopen(request, self._file_id)
+
+
+def _wrong_kind(path: Path, directory: bool) -> OSError:
+    """Return the error for a path that leads to a directory, or with ``directory`` to anything else."""
+    number = errno.ENOTDIR if directory else errno.EISDIR
+    return OSError(number, os.strerror(number), "/".join(path))
 
 
 def _existing(

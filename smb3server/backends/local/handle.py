@@ -129,7 +129,7 @@ class LocalHandle(Handle):
         self._mapped: MappedFile | None = None
         # Whether ``flush`` need not make the file's name durable.
         self._name_synced = not created
-        self.key = FileKey(stat.dev, stat.ino)
+        self.key = tuple.__new__(FileKey, (stat.dev, stat.ino))
         self.kind = kind
         self.stream = stream
         self.created = created

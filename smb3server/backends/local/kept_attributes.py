@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 
+from smb3server.backends.base import Described
 from smb3server.backends.local.syscalls import Statx
 
 RELIABLE = frozenset((0xEF53, 0x58465342, 0x9123683E, 0x01021994))
@@ -22,29 +23,32 @@ MAX_BYTES = 1024
 """Bytes of the longest value that is kept."""
 
 
-class _File:
+class KeptFile:
     """The attributes of one file, as of the times of a stat."""
 
-    __slots__ = ("btime", "ctime", "values")
+    __slots__ = ("btime", "ctime", "described", "values")
 
     def __init__(self, stat: Statx) -> None:
         self.ctime = stat.ctime
         self.btime = stat.btime
         self.values: dict[bytes, bytes | None] = {}
+        """By name. None is the value of one that the file does not have."""
+        self.described: tuple[Statx, int, Described] | None = None
+        """What follows from a stat, ``MetadataStore.attribute_block`` and ``values`` alone."""
 
 
 class KeptAttributes:
-    """Attributes by file. None is the value of one that the file does not have."""
+    """Attributes by file."""
 
     def __init__(self) -> None:
         self.device: int | None = None
         """The file system (st_dev) whose attributes are kept. None means that nothing is kept."""
         # Invariant: at most MAX_FILES entries, the oldest first.
-        self._files: OrderedDict[tuple[int, int], _File] = OrderedDict()
+        self._files: OrderedDict[tuple[int, int], KeptFile] = OrderedDict()
 
-    def of(self, stat: Statx) -> dict[bytes, bytes | None] | None:
-        """Return the attributes that are known of a file, by name. The caller adds what it reads after ``stat`` was
-        taken, except for values longer than ``MAX_BYTES``.
+    def of(self, stat: Statx) -> KeptFile | None:
+        """Return what is known of a file. The caller adds the attributes that it reads after ``stat`` was taken, except
+        for values longer than ``MAX_BYTES``.
 
         None means that none may be kept."""
         if stat.dev != self.device:
@@ -52,12 +56,12 @@ class KeptAttributes:
         key = stat.dev, stat.ino
         file = self._files.get(key)
         if file is not None and file.ctime == stat.ctime and file.btime == stat.btime:
-            return file.values
+            return file
         if time.time_ns() - stat.ctime < RACY_NS:
             return None
-        file = _File(stat)
+        file = KeptFile(stat)
         self._files.pop(key, None)
         self._files[key] = file
         if len(self._files) > MAX_FILES:
             self._files.popitem(last=False)
-        return file.values
+        return file

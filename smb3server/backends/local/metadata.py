@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, Described, FileInfo, FileKey, Kind
 from smb3server.backends.local import kept_attributes, syscalls
-from smb3server.backends.local.kept_attributes import KeptAttributes
+from smb3server.backends.local.kept_attributes import KeptAttributes, KeptFile
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.syscalls import Statx
 from smb3server.process import capabilities
@@ -185,35 +185,52 @@ class MetadataStore:
 
     # -- the small attribute
 
-    def load(self, reference: Reference, stat: Statx) -> Metadata:
-        """Return the small attribute of a file. Raises ``OSError``."""
+    def load(self, reference: Reference, stat: Statx, kept: KeptFile | None = None) -> Metadata:
+        """Return the small attribute of a file. ``kept``: as for ``_attribute``. Raises ``OSError``."""
         if self._meta is not None:
             try:
-                return unpack(self._attribute(reference, stat, self._meta), stat.ino)
+                return unpack(self._attribute(reference, stat, self._meta, kept), stat.ino)
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
                     raise
         return self._load_beside(stat)
 
-    def _attribute(self, reference: Reference, stat: Statx, name: bytes) -> bytes | None:
-        """Return an extended attribute of a file; None if it is not set. Raises ``OSError``."""
+    def _attribute(self, reference: Reference, stat: Statx, name: bytes, kept: KeptFile | None = None) -> bytes | None:
+        """Return an extended attribute of a file; None if it is not set. ``kept``: what is known of the file, if the
+        caller has found that. Raises ``OSError``."""
+        if kept is None and not isinstance(reference, int):
+            # By way of /proc a look costs much more than memory does.
+            kept = self.kept.of(stat)
+        if kept is not None and name in kept.values:
+            return kept.values[name]
         if isinstance(reference, int):
-            return syscalls.fgetxattr(reference, name)
-        # By way of /proc a look costs much more than memory does.
-        kept = self.kept.of(stat)
-        if kept is not None and name in kept:
-            return kept[name]
-        value = syscalls.getxattr(reference, name)
+            value = syscalls.fgetxattr(reference, name)
+        else:
+            value = syscalls.getxattr(reference, name)
         if kept is not None and (value is None or len(value) <= kept_attributes.MAX_BYTES):
-            kept[name] = value
+            kept.values[name] = value
         return value
 
     def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
         """Return metadata and security descriptor of a file. ``stat``: its own. ``data``: as in ``file_info``."""
-        metadata = self.load(reference, stat)
+        kept = self.kept.of(stat) if data is None else None
+        known = kept.described if kept is not None else None
+        block = self.attribute_block
+        if known is not None and known[0] == stat and known[1] == block:
+            return known[2]
+        metadata = self.load(reference, stat, kept)
         present = metadata.present & Blob.DESCRIPTOR
-        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR) if present else None
-        return Described(self.info(stat, metadata, data), descriptor)
+        descriptor = self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR, kept) if present else None
+        described = Described(self.info(stat, metadata, data), descriptor)
+        if (
+            kept is not None
+            and self._meta in kept.values
+            and (not present or self._names[Blob.DESCRIPTOR] in kept.values)
+            and not metadata.beside
+        ):
+            # The side-car store changes without the file's change time.
+            kept.described = stat, block, described
+        return described
 
     def begin(
         self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
@@ -322,13 +339,15 @@ class MetadataStore:
         """Return an item that is stored with a file. None means that there is none. Raises ``OSError``."""
         return self.blob_of(reference, stat, self.load(reference, stat), kind)
 
-    def blob_of(self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob) -> bytes | None:
-        """Return ``blob`` of a file whose small attribute holds ``metadata``."""
+    def blob_of(
+        self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob, kept: KeptFile | None = None
+    ) -> bytes | None:
+        """Return a blob of a file whose small attribute holds ``metadata``. ``kept``: as for ``_attribute``."""
         if not metadata.present & kind:
             return None
         if metadata.beside & kind:
             return self._sidecar.read(self.key(stat, metadata), _ITEM[kind], _MAX_BLOB)
-        return self._attribute(reference, stat, self._names[kind])
+        return self._attribute(reference, stat, self._names[kind], kept)
 
     def note_deletion(self, reference: Reference, stat: Statx, now: int) -> None:
         """Store when a file was deleted. ``now``: nanoseconds since 1970. Raises ``OSError``."""

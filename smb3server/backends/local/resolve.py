@@ -200,7 +200,9 @@ class Resolver:
                 if stat_module.S_ISDIR(stat.mode):
                     return LookedUp(descriptor, stat, True)
             elif not (follow and stat_module.S_ISLNK(stat.mode)):
-                return LookedUp(descriptor, stat, False, path)
+                # As ``LookedUp(…)``, for a third of its time.
+                found: LookedUp = tuple.__new__(LookedUp, (descriptor, stat, False, path))
+                return found
             os.close(descriptor)
         return self._look_closer(path, follow, or_folder)
 

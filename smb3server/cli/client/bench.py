@@ -8,11 +8,21 @@ from typing import Any
 
 import click
 
-from smb3server.cli.client.options import Shares, address_of, connection_options, run, shown, size_text, take
+from smb3server.cli.client.options import (
+    Shares,
+    address_of,
+    compress_option,
+    connection_options,
+    run,
+    shown,
+    size_text,
+    take,
+)
 
 
 @click.command("bench")
 @connection_options
+@compress_option
 @click.option(
     "--size", type=click.IntRange(1), default=256, show_default=True, metavar="MIB", help="Of the file, in MiB."
 )
@@ -25,9 +35,14 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
     Examples:
       smb3server client bench smb://alice@nas/data
       smb3server client bench --rdma=off smb://alice@nas/data --size 1024
+      smb3server client bench --compress smb://alice@nas/data
+
+    The data is random. With --compress half of it shrinks, so that there is something to compress.
 
     Exit status: 0 done, 1 failed, 2 wrong usage, 3 the server cannot be reached.
     """
+
+    compress = options["compress"]
 
     async def work(shares: Shares) -> None:
         import os
@@ -41,7 +56,10 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         connected = time.monotonic() - began
         name = f"{where.path}/.smb3server-bench-{secrets.token_hex(8)}.tmp".lstrip("/")
         # Random data cannot be compressed by what is between here and the disk; 16 MiB of it are enough for that.
+        # With compression every other KiB is one line again and again.
         block = os.urandom(16 << 20)
+        if compress:
+            block = b"".join(os.urandom(1024) + os.urandom(64) * 16 for _ in range(8 << 10))
         amount = size << 20
         figures: dict[str, float] = {}
         try:
@@ -73,6 +91,7 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
                 "write_bytes_per_second": figures["write"],
                 "read_bytes_per_second": figures["read"],
                 "stats_per_second": figures["stat"],
+                "compressed": dict(zip(("bytes", "as"), share.compressed, strict=True)),
                 "moved": moved,
             }
             print(json.dumps(found))
@@ -83,6 +102,9 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         print(f"write       {size_text(figures['write'])}/s")
         print(f"read        {size_text(figures['read'])}/s")
         print(f"stat        {figures['stat']:.0f}/s, one after the other")
+        before, after = share.compressed
+        if before:
+            print(f"compressed  {size_text(before)} travelled as {size_text(after)}")
         for kind, (written, read) in share.moved.items():
             if not written and not read:
                 continue

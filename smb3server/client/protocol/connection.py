@@ -23,7 +23,7 @@ from smb3server.client.protocol.messages import (
     ServerError,
 )
 from smb3server.client.protocol.silence import Silence
-from smb3server.compression.benefit import Counts
+from smb3server.compression.benefit import LONG, Benefit, Counts
 from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, Packed, largest_plain
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -73,6 +73,7 @@ class Requests:
         """Buffers for READ and WRITE by RDMA; None if the transport has no RDMA."""
         self.payloads = Payloads()
         self.compressed = Counts()
+        self._benefit_of_chains = Benefit()
         self._expanding = 0
         """Messages that worker threads decompress."""
         # Invariant: holds every request without a final response, by MessageId.
@@ -305,8 +306,24 @@ class Requests:
             if signed and session.signer is not None:
                 sign_request(message, session.signer)
             segments.append(message)
-        self._send(segments, session, encrypt)
+        writes = any(part.command == Command.WRITE for part in parts)
+        self._send(self._packed_chain(segments) if writes else segments, session, encrypt)
         return calls
+
+    def _packed_chain(self, segments: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Compress a chain that writes data, if that pays. The header that leads it stays as it is. [MS-SMB2
+        3.1.4.4]"""
+        agreed = self.negotiated.compression
+        length = sum(map(len, segments)) - HEADER_SIZE
+        if agreed is None or length < LONG or not self._benefit_of_chains.tries(length):
+            return segments
+        message = memoryview(b"".join(segments))
+        packed = agreed.pack(message[HEADER_SIZE:])
+        self._benefit_of_chains.judge(packed is not None, length)
+        if packed is None:
+            return segments
+        self.compressed.sends(packed.original, packed.size)
+        return packed.message([message[:HEADER_SIZE]])
 
     def _enter(
         self,

@@ -92,6 +92,12 @@ def make_resilient(opened: Open, client_guid: bytes, timeout: float) -> None:
         durable.timeout = timeout or RESILIENCY_TIMEOUT
 
 
+def is_persistent(asked: CreateContexts) -> bool:
+    """Return whether the client comes back to an open that it knows as persistent."""
+    wanted = asked.reconnect
+    return isinstance(wanted, wire.DurableReconnectV2) and bool(wanted.flags & wire.PERSISTENT)
+
+
 def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Path, leased: bool) -> Open:
     """Return the open to which the client reconnects, moved to its new session and tree connect.
 
@@ -101,7 +107,7 @@ def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Pat
     if wanted is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     session, tree = opener.session, opener.tree
-    persistent = isinstance(wanted, wire.DurableReconnectV2) and bool(wanted.flags & wire.PERSISTENT)
+    persistent = is_persistent(asked)
     opened = opens.by_id.get(wanted.persistent)
     if opened is None and isinstance(wanted, wire.DurableReconnectV2) and persistent and opener.may_persist:
         # A client that did not receive the response to its CREATE knows only the open's CreateGuid.

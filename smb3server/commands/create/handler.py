@@ -8,19 +8,21 @@ from functools import partial
 from typing import Any
 
 from smb3server.access import masks
-from smb3server.backends.base import FileInfo, Kind
+from smb3server.backends.base import Kind
 from smb3server.commands.create import checks, durable, previous, sharing
 from smb3server.commands.create.contexts import NOTHING, CreateContexts, Opener
+from smb3server.commands.create.describing import describe
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.posix import agreed
-from smb3server.commands.create.registry import KINDS, Described, decode
+from smb3server.commands.create.registry import KINDS, decode
 from smb3server.commands.create.virtual_disks import DiskOpening, without_suffix
-from smb3server.commands.info import presentation, quotas
+from smb3server.commands.info import quotas
 from smb3server.commands.info.waits import one_step
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
+from smb3server.dispatch.short_forms import SHORT_FORMS, whole
 from smb3server.dispatch.waiting import retry
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
@@ -34,9 +36,7 @@ from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
-from smb3server.wire.attributes import REPARSE_POINT
 from smb3server.wire.create import (
-    CREATE_FLAG_REPARSEPOINT,
     Access,
     CreateAction,
     CreateOptions,
@@ -46,7 +46,6 @@ from smb3server.wire.create import (
     parse_request,
 )
 from smb3server.wire.header import Command, HeaderFlags
-from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.posix import VERSION
 from smb3server.wire.status import NtStatus, StatusError
@@ -98,7 +97,9 @@ def create(request: TreeRequest) -> Response | Pending:
     if name[:1] == "$" and backend is not None and backend.quotas is not None and name.lower() == quotas.FILE_NAME:
         # What quotas are asked of is a file on NTFS. Here it is the root, with no more rights than the user has there.
         name, body = "", body._replace(desired_access=int(Access.MAXIMUM_ALLOWED), create_options=0)
-    name, is_disk = without_suffix(name, tree.share.rules, asked)
+    is_disk = False
+    if tree.share.rules.shared_virtual_disks:
+        name, is_disk = without_suffix(name, asked)
     if asked.reconnect is not None:
         return _reconnect(server, opener, body, name, asked)
     if asked.durable_v2 is not None:
@@ -124,8 +125,9 @@ def create(request: TreeRequest) -> Response | Pending:
             before(opening, asked.others[context])
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
     attempt = partial(_attempt, request, opening)
-    key = durable.key_of(connection.client_guid, asked)
-    begin = partial(_may_come_again, opening, key) if key is not None else None
+    begin = None
+    if asked.durable_v2 is not None and (key := durable.key_of(connection.client_guid, asked)) is not None:
+        begin = partial(_may_come_again, opening, key)
     return retry(request, attempt, _AT_ONCE, begin)
 
 
@@ -214,7 +216,12 @@ def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: s
     The fixed part of the request is ignored, except for name and oplock level."""
     checked = checks.check_name(body, name, asked.posix is not None)
     opening = _opening(server, opener, body, asked, checked)
-    opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
+    try:
+        opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
+    except StatusError as error:
+        kind = "persistent" if durable.is_persistent(asked) else "durable"
+        server.events.reopen_failed(opener.session, opener.tree.share, name.replace("\\", "/"), kind, error.status)
+        raise
     return _respond_again(opening, opened)
 
 
@@ -403,36 +410,4 @@ def _lease_of(opened: Open) -> list[wire.RawContext]:
     return [sharing.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
 
 
-def describe(
-    opening: Opening, opened: Open, info: FileInfo, level: int
-) -> tuple[CreateResponse, list[wire.RawContext]]:
-    """Return the response's fixed part, and the contexts that describe the file. [MS-SMB2 2.2.14]"""
-    info = presentation.shown(opened, info)
-    # 2.2.14: the Flags field is used from dialect 3.0 on.
-    reparse = info.attributes & REPARSE_POINT and opening.opener.dialect >= Dialect.SMB_3_0
-    fields = CreateResponse(
-        89,
-        level,
-        CREATE_FLAG_REPARSEPOINT if reparse else 0,
-        opening.action,
-        info.creation_time,
-        info.last_access_time,
-        info.last_write_time,
-        info.change_time,
-        info.allocation_size,
-        info.end_of_file,
-        info.attributes,
-        0,
-        *opened.file_id,
-    )
-    asked = opening.contexts.others
-    if not asked:
-        return fields, []
-    found = Described(info, opened.maximal_access, opening.backend.volume_serial, opened)
-    answers: list[wire.RawContext] = []
-    for name, data in asked.items():
-        answer = KINDS[name].answer
-        content = answer(found, data) if answer is not None else None
-        if content is not None:
-            answers.append(wire.RawContext(name, content))
-    return fields, answers
+SHORT_FORMS[Command.CREATE] = whole(Command.CREATE, create)

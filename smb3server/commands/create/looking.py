@@ -2,42 +2,47 @@
 
 An open for attributes alone of a file that nobody has open: the same checks as in ``opening``, in their order, without
 what only matters to others. [MS-FSA 2.1.5.1.2, 2.1.5.12]
+
+The CREATE may ask about the file by create contexts: Linux sends QFid with every CREATE, Windows MxAc and QFid.
 """
 
 from __future__ import annotations
 
+import codecs
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 from smb3server.access import decide
-from smb3server.backends.base import Disposition, FolderNotRead, Kind, OpenRequest
+from smb3server.backends.base import FolderNotRead, Kind
 from smb3server.backends.names import split_plain
 from smb3server.commands import close
-from smb3server.commands.create import checks, handler
+from smb3server.commands.create import checks, describing, handler, registry
+from smb3server.commands.create.contexts import NOTHING
 from smb3server.commands.info import presentation, query_info
-from smb3server.commands.info.file_levels import FILE_LEVELS
+from smb3server.commands.info.file_levels import FILE_LEVELS, FileLevel
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.checks import CREDIT_SIZE
-from smb3server.dispatch.look_lane import Look, Registered, Seen
+from smb3server.dispatch.look_lane import Look, Registered, Requests, Seen
 from smb3server.dispatch.request import Host
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.state.share import ShareType
 from smb3server.wire import attributes as attr
-from smb3server.wire.close import POSTQUERY_ATTRIB
-from smb3server.wire.close import parse_request as parse_close
+from smb3server.wire import create_contexts as contexts
+from smb3server.wire.close import CLOSE_REQUEST, POSTQUERY_ATTRIB
 from smb3server.wire.create import (
-    CREATE_FLAG_REPARSEPOINT,
+    CREATE_REQUEST,
     Access,
     CreateAction,
     CreateDisposition,
     CreateOptions,
-    CreateResponse,
     pack_response,
-    parse_request,
 )
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import HEADER_SIZE
-from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
-from smb3server.wire.query_info import InfoType, build_output_response, parse_query_info_request
+from smb3server.wire.query_info import QUERY_INFO_REQUEST, InfoType, build_output_response
 from smb3server.wire.status import StatusError
 from smbdirect.errors import DecodeError
 
@@ -47,18 +52,120 @@ _AS_IT_IS = int(CreateOptions.OPEN_REPARSE_POINT)
 _OPTIONS = _AS_IT_IS | int(CreateOptions.DIRECTORY_FILE | CreateOptions.NON_DIRECTORY_FILE)
 _OPEN, _OPENED, _NO_OPLOCK = int(CreateDisposition.OPEN), CreateAction.OPENED, int(OplockLevel.NONE)
 _FILE_INFO, _LEVELS_WITH_STEPS = int(InfoType.FILE), frozenset((int(FileInfoClass.STREAM), int(FileInfoClass.FULL_EA)))
-_EXISTING, _DIRECTORY, _DISK = Disposition.OPEN, Kind.DIRECTORY, ShareType.DISK
+_DIRECTORY, _DISK = Kind.DIRECTORY, ShareType.DISK
+_ABOUT_THE_FILE = frozenset((contexts.MAXIMAL_ACCESS, contexts.QUERY_ON_DISK_ID))
+"""The create contexts of an ordinary look."""
+_LONGEST_CONTEXTS = 128
+"""Bytes of create contexts up to which they are decoded once for all requests that have the same."""
+_NONE: Mapping[bytes, Any] = {}
+_CREATE, _CREATE_END = CREATE_REQUEST.fields_from, CREATE_REQUEST.end
+_QUERY, _QUERY_END = QUERY_INFO_REQUEST.fields_from, QUERY_INFO_REQUEST.end
+_CLOSE, _CLOSE_END = CLOSE_REQUEST.fields_from, CLOSE_REQUEST.end
 _SIZES = (57, 41, 24)
 """StructureSize of the requests."""
 
 
+class _Asked(NamedTuple):
+    """What the three requests ask for."""
+
+    name: str
+    fields: _Fields
+    contexts: Mapping[bytes, Any]
+    level: FileLevel
+    longest: int
+    """Bytes of the information that the client takes."""
+    after_close: int
+    """Whether the response to the CLOSE has attributes."""
+
+
+class _Fields(NamedTuple):
+    """What the fixed part of the CREATE asks for."""
+
+    wanted: decide.Wanted
+    directory: bool | None
+    follow: bool
+    """Whether a symbolic link is followed."""
+    access: int
+    share_access: int
+    options: int
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(
+    oplock: int, impersonation: int, access: int, attributes: int, share_access: int, disposition: int, options: int
+) -> _Fields | None:
+    """Return what these fields ask for. None: it is not ordinary. The answer depends on nothing else."""
+    if oplock != _NO_OPLOCK or disposition != _OPEN or access & ~_LOOKS or options & ~_OPTIONS:
+        return None
+    try:
+        wanted, directory = checks.check_fields(impersonation, access, attributes, share_access, disposition, options)
+    except StatusError:
+        return None
+    return _Fields(wanted, directory, not options & _AS_IT_IS, access, share_access, options)
+
+
+@functools.lru_cache(maxsize=256)
+def _contexts(area: bytes, dialect: int) -> Mapping[bytes, Any] | None:
+    """Return what create contexts ask about the file. None if they ask for anything else, or are malformed."""
+    try:
+        asked = registry.decode(contexts.parse_contexts(memoryview(area)), dialect)
+    except (DecodeError, StatusError):
+        return None
+    others = asked.others
+    return others if others.keys() <= _ABOUT_THE_FILE and asked == NOTHING._replace(others=others) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _level(kind: int, number: int, longest: int, access: int, dialect: int) -> FileLevel | None:
+    """Return the information level that is asked for. None: the request is not ordinary, or fails."""
+    level = FILE_LEVELS.get(number)
+    if (
+        kind != _FILE_INFO
+        or level is None
+        or number in _LEVELS_WITH_STEPS
+        or not level.minimum_size <= longest <= CREDIT_SIZE
+        or dialect < level.minimum_dialect
+        or level.access & ~access
+    ):
+        return None
+    return level
+
+
+def _asked(requests: Requests, dialect: int) -> _Asked | None:
+    """Return what the requests ask for. None if it is not an ordinary look."""
+    create, query, closing = requests
+    if len(create) < _CREATE_END or len(query) < _QUERY_END or len(closing) < _CLOSE_END:
+        return None
+    size, _, oplock, impersonation, _, _, access, attributes, sharing, disposition, options, at, length, more, area = (
+        _CREATE(create, HEADER_SIZE)
+    )
+    query_size, kind, number, longest, _, _, has_input, *_ = _QUERY(query, HEADER_SIZE)
+    close_size, flags, *_ = _CLOSE(closing, HEADER_SIZE)
+    fields = _fields(oplock, impersonation, access, attributes, sharing, disposition, options)
+    level = _level(kind, number, longest, access, dialect)
+    if (
+        fields is None
+        or level is None
+        or has_input
+        or (size, query_size, close_size) != _SIZES
+        or length & 1
+        or (length and (at < _CREATE_END or at + length > len(create)))
+    ):
+        return None
+    asked = _NONE
+    if area:
+        if area > _LONGEST_CONTEXTS or more & 7 or more < _CREATE_END or more + area > len(create):
+            return None
+        found = _contexts(bytes(create[more : more + area]), dialect)
+        if found is None:
+            return None
+        asked = found
+    name = codecs.utf_16_le_decode(create[at : at + length], "surrogatepass", True)[0] if length else ""
+    return _Asked(name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB)
+
+
 def look(
-    host: Host,
-    connection: Connection,
-    session: Session,
-    tree: TreeConnect,
-    sequence: int,
-    requests: tuple[memoryview, memoryview, memoryview],
+    host: Host, connection: Connection, session: Session, tree: TreeConnect, sequence: int, requests: Requests
 ) -> Seen | None:
     """See ``look_lane.Look.answer``."""
     share, server = tree.share, host.server
@@ -75,60 +182,25 @@ def look(
         or len(session.open_table) >= server.settings.max_opens
     ):
         return None
-    create, query, closing = requests
-    for request, size in zip(requests, _SIZES, strict=True):
-        if len(request) < HEADER_SIZE + (size & ~1) or request[HEADER_SIZE] | request[HEADER_SIZE + 1] << 8 != size:
-            return None
-    try:
-        body, name, contexts = parse_request(create)
-        asked, data = parse_query_info_request(query)
-        flags = parse_close(closing).flags
-        if session.usage is not None:
-            server.ceilings.check_open(session.usage, len(opens.by_id), opens.limit)
-    except (DecodeError, StatusError):
+    asked = _asked(requests, connection.dialect)
+    if asked is None or asked.name.startswith(("@", "$")):
         return None
-    level = FILE_LEVELS.get(asked.info_class)
-    path = split_plain(name)
-    if (
-        contexts
-        or body.create_disposition != _OPEN
-        or body.requested_oplock_level != _NO_OPLOCK
-        or body.desired_access & ~_LOOKS
-        or body.create_options & ~_OPTIONS
-        or path is None
-        or name[:1] in "@$"
-        or asked.info_type != _FILE_INFO
-        or asked.info_class in _LEVELS_WITH_STEPS
-        or level is None
-        or len(data)
-        or not level.minimum_size <= asked.output_buffer_length <= CREDIT_SIZE
-        or connection.dialect < level.minimum_dialect
-        or level.access & ~body.desired_access
-    ):
+    path = split_plain(asked.name) if asked.name else ()
+    usage = session.usage
+    if path is None or (usage is not None and not server.ceilings.admits(usage, len(opens.by_id), opens.limit)):
         return None
+    _, fields, wishes, level, longest, after_close = asked
     caller = caller_of(session, tree, server.accounts)
-    handle = None
     backend.defer_reading = True
     try:
-        wanted, directory = checks.check_fields(
-            body.impersonation_level,
-            body.desired_access,
-            body.file_attributes,
-            body.share_access,
-            body.create_disposition,
-            body.create_options,
-        )
-        decide.check_share(wanted, caller.share)
-        follow = not body.create_options & _AS_IT_IS
-        handle, found, _, on_disk = backend.open_described(
-            OpenRequest(path, "", _EXISTING, False, False, directory, not follow, user=caller.user)
-        )
+        decide.check_share(fields.wanted, caller.share)
+        found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
         info = found.info
-        if (follow and info.reparse_tag == attr.TAG_SYMLINK) or server.file_table.find(handle.key) is not None:
+        if (fields.follow and info.reparse_tag == attr.TAG_SYMLINK) or server.file_table.find(info.key) is not None:
             return None
-        is_directory = handle.kind is _DIRECTORY
+        is_directory = info.kind is _DIRECTORY
         maximal = caller.rights_on(backend, path, found)
-        granted = decide.grant_existing(wanted, maximal, 0 if is_directory or backend.posix else info.attributes)
+        granted = decide.grant_existing(fields.wanted, maximal, 0 if is_directory or backend.posix else info.attributes)
         opened = Open(
             opens.new_file_id(),
             session,
@@ -137,45 +209,26 @@ def look(
             store=backend,
             granted_access=granted,
             maximal_access=maximal,
-            share_access=body.share_access,
-            desired_access=body.desired_access,
-            create_options=body.create_options,
+            share_access=fields.share_access,
+            desired_access=fields.access,
+            create_options=fields.options,
             is_directory=is_directory,
-            handle=handle,
         )
-        output = level.encode(opened, Fresh(opened, info, on_disk))
-        if len(output) > asked.output_buffer_length:
-            return None
-        shown = presentation.shown(opened, info)
+        shown = presentation.shown(opened, info, on_disk)
+        output = level.encode(opened, Fresh(opened, shown, on_disk))
     except (OSError, StatusError, FolderNotRead):
         # The general way finds out what the client is told.
         return None
     finally:
         backend.defer_reading = False
-        if handle is not None:
-            handle.close()
-    reparse = shown.attributes & attr.REPARSE_POINT and connection.dialect >= Dialect.SMB_3_0
+    if len(output) > longest:
+        return None
+    answers = describing.answers_to(wishes, opened, shown, backend) if wishes else ()
     return (
         opened,
-        pack_response(
-            CreateResponse(
-                89,
-                _NO_OPLOCK,
-                CREATE_FLAG_REPARSEPOINT if reparse else 0,
-                _OPENED,
-                shown.creation_time,
-                shown.last_access_time,
-                shown.last_write_time,
-                shown.change_time,
-                shown.allocation_size,
-                shown.end_of_file,
-                shown.attributes,
-                0,
-                *opened.file_id,
-            )
-        ),
+        pack_response(describing.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, connection.dialect), answers),
         build_output_response(len(output)) + output,
-        close.response(shown) if flags & POSTQUERY_ATTRIB else close.NO_ATTRIBUTES,
+        close.response(shown) if after_close else close.NO_ATTRIBUTES,
     )
 
 

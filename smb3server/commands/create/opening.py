@@ -67,6 +67,7 @@ _REPARSE_POINT, _UNBUFFERED = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateO
 _MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | Access.EXECUTE)
 _DACL = int(SecurityInformation.DACL)
 _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
+_DELETE = int(Access.DELETE)
 _DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 _SETTABLE = attr.SETTABLE & ~attr.SPARSE
 """The attributes that a CREATE may set."""
@@ -577,9 +578,11 @@ class Opening:
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         opens = len(file.opens)
-        sharing.admit(file, sharing.NewOpen(granted, self.body.share_access, overwrites), own, self.first)
-        if len(file.opens) != opens and self._is_gone(file, handle):
-            raise _DeletedMeanwhileError
+        if opens or file.caching.holders or self.stream or granted & _DELETE:
+            # Otherwise nobody has it open. Who may delete it has to look at its streams.
+            sharing.admit(file, sharing.NewOpen(granted, self.body.share_access, overwrites), own, self.first)
+            if len(file.opens) != opens and self._is_gone(file, handle):
+                raise _DeletedMeanwhileError
         return granted
 
     def _check_needed_eas(self, handle: Handle) -> None:

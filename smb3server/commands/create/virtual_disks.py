@@ -4,43 +4,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from smb3server.access import decide, masks, tokens
-from smb3server.access.caller import Caller
-from smb3server.backends.base import Backend, Disposition, Handle, OpenRequest, Path
-from smb3server.backends.base import Described as Seen
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import Described, Kind, register
 from smb3server.settings.share import ShareRules
+from smb3server.state.disk_opens import ShareFolder, enter
 from smb3server.state.objects import Open
-from smb3server.state.server_state import ServerState
-from smb3server.virtual_disks.device import NO_INITIATOR, DeviceOpen
-from smb3server.virtual_disks.disk import open_chain
-from smb3server.virtual_disks.handle import DiskHandle
-from smb3server.virtual_disks.snapshots import found_in
 from smb3server.virtual_disks.tunnel import SERVICE_VERSION
 from smb3server.virtual_disks.vhdx import BadImage
 from smb3server.wire import svhdx as wire
-from smb3server.wire.create import Access, CreateDisposition, CreateOptions
+from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import EaEntry
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import Originator, SnapshotType, Status
 
 _SUFFIX = wire.SUFFIX.casefold()
-_UNBUFFERED = int(CreateOptions.NO_INTERMEDIATE_BUFFERING)
-_READ, _WRITE, _DELETE = int(Access.READ_DATA), int(Access.WRITE_DATA), int(Access.DELETE)
 _V2_SIZE = wire.OPEN_DEVICE.size + wire.PROPERTIES.size
 _SPECIFIER_SIZE = 4 + wire.OF_SNAPSHOT.size
 
 
-def without_suffix(name: str, rules: ShareRules, asked: CreateContexts) -> tuple[str, bool]:
-    """Return the name of the file, and whether a CREATE is about the disk in it.
+def without_suffix(name: str, asked: CreateContexts) -> tuple[str, bool]:
+    """Return the name of the file, and whether a CREATE on a share with virtual disks is about the disk in it.
 
     Without a context of a disk the suffix is the name of a stream, as everywhere else."""
-    if not rules.shared_virtual_disks or not name.casefold().endswith(_SUFFIX):
+    if not name.casefold().endswith(_SUFFIX):
         return name, False
     is_disk = wire.OPEN_DEVICE_CONTEXT in asked.others or _specifier(asked) is not None
     return (name[: -len(_SUFFIX)], is_disk) if is_disk or asked.reconnect is not None else (name, False)
@@ -51,61 +40,6 @@ def _specifier(asked: CreateContexts) -> EaEntry | None:
         if entry.name.upper() == wire.TARGET_SPECIFIER_EA and len(entry.value) >= _SPECIFIER_SIZE:
             return entry
     return None
-
-
-class ShareFolder:
-    """The folder of a disk, with the rights of the user who opens the disk (``disk.Files``)."""
-
-    def __init__(self, server: ServerState, backend: Backend, folder: Path, caller: Caller) -> None:
-        self._server, self._backend, self._folder, self._caller = server, backend, folder, caller
-
-    def open(self, name: str, write: bool) -> Handle:
-        path = (*self._folder, name)
-        request = OpenRequest(path, read=True, write=write, directory=False, user=self._caller.user)
-        handle, found, _, _ = self._backend.open_described(request)
-        try:
-            needed = _READ | _WRITE if write else _READ
-            self._check(path, found, needed)
-        except BaseException:
-            handle.close()
-            raise
-        return handle
-
-    def _check(self, path: Path, found: Seen, needed: int) -> None:
-        if needed & ~self._caller.rights_on(self._backend, path, found):
-            raise StatusError(NtStatus.ACCESS_DENIED)
-
-    def create(self, name: str) -> Handle:
-        caller = self._caller
-        folder, found, _, _ = self._backend.open_described(OpenRequest(self._folder, directory=True, user=caller.user))
-        try:
-            decide.check_addition(caller.rights_in(found), False)
-            descriptor = tokens.new_descriptor(found.descriptor, None, False, caller.token, caller.user)
-            request = OpenRequest(
-                (*self._folder, name),
-                disposition=Disposition.CREATE,
-                read=True,
-                write=True,
-                directory=False,
-                security_descriptor=descriptor,
-                user=caller.user,
-            )
-            return self._backend.create_in(folder, request).handle
-        finally:
-            folder.close()
-
-    def remove(self, name: str) -> None:
-        path = (*self._folder, name)
-        request = OpenRequest(path, directory=False, open_reparse_point=True, user=self._caller.user)
-        handle, found, _, _ = self._backend.open_described(request)
-        try:
-            self._check(path, found, _DELETE)
-            file = self._server.file_table.find(handle.key)
-            if file is not None and file.opens:
-                raise StatusError(NtStatus.SHARING_VIOLATION)
-            handle.unlink()
-        finally:
-            handle.close()
 
 
 @dataclass(slots=True)
@@ -136,28 +70,13 @@ class DiskOpening(Opening):
 
     def _enter(self, opened: Open, context: wire.OpenDevice) -> None:
         """Make an open that of a disk, or of the snapshot that the request names."""
-        handle, disks = opened.handle, self.server.virtual_disks
+        handle = opened.handle
         if handle is None or opened.is_directory:
             raise StatusError(Status.WRONG_FILE_TYPE)
-        path = handle.path
-        files = ShareFolder(self.server, self.backend, path[:-1], self.opener.caller)
-        write = bool(opened.granted_access & masks.WRITES_DATA)
-        initiator = context.initiator_id if context.has_initiator_id else NO_INITIATOR
-        disk = disks.enter(handle.key, path[-1], files, write, initiator)
-        leave = partial(disks.leave, disk, initiator)
-        try:
-            snapshot = None
-            if (specifier := _specifier(self.contexts)) is not None:
-                wanted = _specified(specifier.value)
-                image = found_in(disk, wanted.snapshot_id, wanted.snapshot_type).image
-                snapshot = open_chain(files, image, write=False)
-            unbuffered = bool(opened.create_options & _UNBUFFERED)
-            device = DeviceOpen(disk, context, files, unbuffered, write, snapshot)
-        except BaseException:
-            leave()
-            raise
-        opened.virtual_disk = device
-        opened.use_handle(DiskHandle(handle, device, leave))
+        specifier = _specifier(self.contexts)
+        wanted = _specified(specifier.value) if specifier is not None else None
+        files = ShareFolder(self.server, self.backend, handle.path[:-1], self.opener.caller)
+        enter(self.server, opened, handle, files, context, wanted)
         self.info = opened.handle.info() if opened.handle is not None else None
 
 

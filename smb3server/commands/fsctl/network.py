@@ -50,7 +50,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
         or mode != connection.client_security_mode
         or capabilities != connection.client_capabilities
     ):
-        raise Disconnect("VALIDATE_NEGOTIATE_INFO does not match the negotiation")
+        raise Disconnect("VALIDATE_NEGOTIATE_INFO does not match the negotiation", "negotiation")
     return _VALIDATE_RESPONSE.pack(
         connection.server_capabilities,
         control.request.server.guid_for(connection),

@@ -44,15 +44,24 @@ def tunnel_request(control: Control) -> bytes | Response | Pending:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if opened.virtual_disk is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    call = tunnel.parse(opened.virtual_disk, bytes(control.data), control.max_output)
+    device = opened.virtual_disk
+    call = tunnel.parse(device, bytes(control.data), control.max_output)
+    changes = device.disk.reservations.changes
     try:
         result = tunnel.run(call)
     except (DiskError, OSError) as error:
         return _failure(call, error)
+    if device.disk.reservations.changes != changes:
+        control.request.server.opens.store_all(opened, undo=_keep)
     if isinstance(result, bytes):
         return call.respond(result)
     work = _Work(call, result)
     return run_steps(control.request, opened, work.steps(), lambda: control.respond(work.response()))
+
+
+def _keep() -> None:
+    """Leave the reservations as they are in memory if they could not be stored: the request fails, and they are stored
+    later. By then others may have changed them."""
 
 
 def _failure(call: Call, error: DiskError | OSError) -> bytes:

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable
 
-from smb3server.backends.base import FileInfo
+from smb3server.backends.base import FileInfo, Path
 from smb3server.commands.info import posix
 from smb3server.files import write_times
 from smb3server.state.objects import Open
@@ -38,16 +38,16 @@ def hidden(info: FileInfo) -> FileInfo:
     return info._replace(attributes=info.attributes & ~attr.NORMAL | attr.HIDDEN)
 
 
-def shown(opened: Open, info: FileInfo) -> FileInfo:
-    """Return ``info`` of the open's file as its client sees it."""
+def shown(opened: Open, info: FileInfo, on_disk: Path | None = None) -> FileInfo:
+    """Return ``info`` of the open's file as its client sees it. ``on_disk``: the file's path, if that is known."""
     if opened.store is not None and opened.store.posix:
         info = posix.shown(info)
     if opened.file is not None and opened.file.write_time is not None:
         info = write_times.visible(opened.file, info)
     hides = opened.tree.share.hides
-    if hides is not None and opened.handle is not None and info.link_count:
+    if hides is not None and info.link_count:
         # Without a link it was unlinked while it was open.
-        path = opened.handle.path
+        path = opened.handle.path if on_disk is None and opened.handle is not None else on_disk
         if path and hides(path[-1]):
             return hidden(info)
     return info

@@ -16,6 +16,7 @@ from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
+from smb3server.dispatch.short_forms import SHORT_FORMS, whole
 from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
@@ -188,3 +189,6 @@ _BY_TYPE: dict[int, Query] = {
     InfoType.SECURITY: _query_security,
     InfoType.QUOTA: quotas.query,
 }
+
+
+SHORT_FORMS[Command.QUERY_INFO] = whole(Command.QUERY_INFO, query_info)

@@ -45,6 +45,14 @@ def small(depth: int, test: str = "read") -> Case:
     return Case(f"4 KiB random {test} q{depth}", ("-t", f"rand{test}", "-b", "4096", "-q", str(depth)))
 
 
+def small_file(write: bool, compound: bool) -> Case:
+    """Return the case that opens, reads or writes and closes a file of 4 KiB, ``compound``: in one message."""
+    what, test = ("written", "putfile") if write else ("read", "getfile")
+    return Case(
+        f"4 KiB file {what}{', compound' if compound else ''}", ("-t", f"{test}{1 if compound else ''}", "-b", "4096")
+    )
+
+
 def crowd(case: Case, connections: int) -> Case:
     """Return ``case`` for several connections at once."""
     many = f"{connections} connection{'s' if connections > 1 else ''}"
@@ -69,6 +77,7 @@ CASES: dict[str, Case] = {
         Case("create + close", ("-t", "create", "-K")),
         Case("open + close", ("-t", "openclose", "-N", str(FILES))),
         Case("stat, compound", ("-t", "stat", "-N", str(FILES))),
+        *(small_file(write, compound) for write in (False, True) for compound in (False, True)),
         Case(f"list {FILES} entries", ("-t", "list", "-N", str(FILES))),
         Case("connect + NTLM + tree", ("-t", "sess")),
     )

@@ -232,11 +232,16 @@ class IwarpEndpoint(BaseEndpoint):
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """See ``base.Endpoint.post``. As much as the socket accepts is sent before this returns."""
+        if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
+            raise ProviderError("send queue is full")
+        if self.life is Life.OPEN and not self._writing:
+            buffers = self._sender.chain(requests, self._read_of)
+            if buffers is not None:
+                self._send_chain(requests, buffers)
+                return
         works: list[Work] = []
         for request in requests:
             works.append(self._work(request))
-        if len(self._queue) + len(works) > self.capabilities.max_send_queue:
-            raise ProviderError("send queue is full")
         if self.life >= Life.DEAD:
             self._operations.completions.extend(
                 Completion(work.operation, Status.FLUSHED, work.context) for work in works
@@ -253,6 +258,44 @@ class IwarpEndpoint(BaseEndpoint):
             self._pump_out()
             if not self._delivering:
                 self._schedule_delivery()
+
+    def _send_chain(self, requests: Sequence[WorkRequest], buffers: Sequence[Buffer]) -> None:
+        """Send what the sender has cut. What is sent at once needs no object of its own, unless it is to be
+        reported."""
+        sender, sock, error = self._sender, self._sock, None
+        try:
+            if len(buffers) == 1:
+                count = sock.send(buffers[0], socket.MSG_EOR)
+            else:
+                count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+        except OSError as failure:
+            count, error = 0, failure
+        reads = iter(sender.chain_reads)
+        if sender.chain_sent(count):
+            for request in requests:
+                if type(request) is Read:
+                    self._queue.append(_owner(next(reads)))
+                elif request.signalled:
+                    self._report_done(request)
+        else:
+            works = [_owner(next(reads)) if type(request) is Read else self._work(request) for request in requests]
+            sender.chain_waits(works)
+            self._queue.extend(works)
+            if error is not None and not isinstance(error, BlockingIOError):
+                self._socket_failed(error)
+                return
+            sender.sent(count)
+            self._watch_writable(True)
+        if not self._delivering:
+            self._schedule_delivery()
+
+    def _report_done(self, request: WorkRequest) -> None:
+        """Have a request reported that is done, after those that were posted before it."""
+        if self._queue:
+            self._queue.append(Work(request.operation, (), 0, request.context, True, done=True))
+        else:
+            completion = new_record(Completion, (request.operation, _OK, request.context, 0, None))
+            self._operations.completions.append(completion)
 
     def disconnect(self) -> None:
         """See ``base.Endpoint.disconnect``. The connection ends after ``DRAIN_TIMEOUT`` at the latest."""
@@ -297,17 +340,22 @@ class IwarpEndpoint(BaseEndpoint):
             raise ProviderError("iWARP has no atomic operations (RFC 5040; those of RFC 7306 are not spoken here)")
         if len(segments) > self.capabilities.max_read_sge or not self.capabilities.max_outstanding_reads:
             raise ProviderError("Read exceeds the provider's limits")
-        for segment in segments:
+        for index, segment in enumerate(segments):
             if segment.readonly:
                 raise ProviderError("Read into read-only memory")
-        segments = [
-            segment if segment.format == "B" and segment.ndim == 1 else as_bytes_view(segment) for segment in segments
-        ]
+            if segment.format != "B" or segment.ndim != 1:
+                segments[index] = as_bytes_view(segment)
         pending = PendingRead(self._regions.new_token(), segments, total)
         token, address, _ = request.remote
         work = Work(_READ, segments, total, request.context, True, token, address, None, pending)
         pending.owner = work
         return work
+
+    def _read_of(self, request: Read) -> PendingRead:
+        """Return the Read that a request begins, as ``_work`` does."""
+        read = self._work(request).read
+        assert read is not None
+        return read
 
     def _read_done(self, read: PendingRead) -> None:
         self._send_wanted = True
@@ -346,7 +394,8 @@ class IwarpEndpoint(BaseEndpoint):
                 self.on_completions(completions)
         finally:
             self._delivering = False
-            self._schedule_delivery()
+            if queue or self._operations.completions:
+                self._schedule_delivery()
         if self.life is Life.CLOSING:
             self._finish_if_drained()
 
@@ -357,6 +406,7 @@ class IwarpEndpoint(BaseEndpoint):
         sent = self._sender.fpdus
         enough = operations.fpdus + _FPDUS_PER_EVENT
         left = _BYTES_PER_EVENT
+        whole = True
         self._receiving = True
         try:
             for _ in range(_TURNS):
@@ -364,18 +414,17 @@ class IwarpEndpoint(BaseEndpoint):
                 try:
                     count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
-                    receiver.received(0)
+                    whole = receiver.received(0)
                     break
                 if not count:
-                    receiver.received(0)
-                    detail = "" if receiver.at_boundary else "in the middle of an FPDU"
+                    detail = "" if receiver.received(0) else "in the middle of an FPDU"
                     self._die(CloseReason(CloseCause.PEER, detail))
                     return
-                receiver.received(count)
+                whole = receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
                 left -= count
-                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
+                if left <= 0 or operations.fpdus > enough or (count < receiver.room and (whole or not receiver.midway)):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -400,7 +449,7 @@ class IwarpEndpoint(BaseEndpoint):
             self._send_wanted = False
             self._pump_out()
         self._deliver()
-        if (sender.fpdus == sent or not receiver.at_boundary) and self.life < Life.DEAD:
+        if (not whole or sender.fpdus == sent) and self.life < Life.DEAD:
             # Nothing was sent that would have met an error behind what was received, or its end is awaited.
             try:
                 raise_error(sock)
@@ -547,6 +596,12 @@ class IwarpEndpoint(BaseEndpoint):
             on_closed, self.on_closed = self.on_closed, ignore
             if reason is not None:
                 on_closed(reason)
+
+
+def _owner(read: PendingRead) -> Work:
+    """Return the Work of a Read."""
+    assert isinstance(read.owner, Work)
+    return read.owner
 
 
 def _reset(sock: socket.socket) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from smbdirect.codec import new_record
 from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
-from smbdirect.providers.iwarp import ddp, rdmap
+from smbdirect.providers.iwarp import ddp, frame_calls, frames, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.mpa import Rtr, is_intact
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
@@ -19,9 +19,6 @@ from smbdirect.providers.memory import Fault as Refusal
 WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
 RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
 """RDMAP control bytes of Writes and Read Responses."""
-_SEND = rdmap.CONTROL | Opcode.SEND
-_WHOLE = ddp.LAST | ddp.VERSION
-"""DDP control byte of the last segment of an untagged message, which is mostly the only one."""
 _RECEIVE, _OK = Operation.RECEIVE, Status.OK
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
@@ -57,7 +54,7 @@ class PendingRead:
     def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
         self.stag = stag
         self.base = base
-        self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
+        self.segments: list[memoryview] = list(filter(len, segments))
         self.total = total
         # Invariant: ``received - passed`` is the fill position in the first of ``segments``.
         self.received = 0
@@ -134,32 +131,18 @@ class Operations:
         ``crc``: check the checksums."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
-        receives, msn = self.receives, self._send_msn
-        while tail - start >= ddp.SHORTEST_FPDU and receives:
-            length, control, operation, _, queue, msn_here, offset = _UNTAGGED_FIELDS(view, start)
-            payload = length - ddp.UNTAGGED_HEADER_SIZE
-            end = start + (length + 9 & ~3)
-            buffer, context = receives[0]
-            if (
-                control != _WHOLE
-                or operation != _SEND
-                or queue != ddp.SEND_QUEUE
-                or msn_here != msn
-                or offset
-                or not 0 <= payload <= len(buffer)
-                or end > tail
-                or (crc and not is_intact(view, start, end))
-            ):
-                break
-            start += UNTAGGED_HEADER.size
-            buffer[:payload] = view[start : start + payload]
-            del receives[0]
-            self.completions.append(new_record(Completion, (_RECEIVE, _OK, context, payload, None)))
-            self.bytes_send += payload
-            self.fpdus += 1
-            msn = msn + 1 & MSN_MASK
-            start = end
-        self._send_msn = msn
+        receives = self.receives
+        if crc:
+            start, lengths = frame_calls.sends(view, start, tail, self._send_msn, receives, crc)
+        else:
+            start, lengths = frames.sends(view, start, tail, self._send_msn, receives)
+        for length in lengths:
+            _, context = receives.popleft()
+            self.completions.append(new_record(Completion, (_RECEIVE, _OK, context, length, None)))
+            self.bytes_send += length
+        if lengths:
+            self.fpdus += len(lengths)
+            self._send_msn = self._send_msn + len(lengths) & MSN_MASK
         return start
 
     def room_for(self, operation: int, token: int, offset: int) -> tuple[memoryview, int, int] | None:

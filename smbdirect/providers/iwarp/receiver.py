@@ -93,11 +93,16 @@ class Receiver:
 
     def buffers(self) -> list[memoryview]:
         """Return the memory for the next bytes of the stream, in order."""
-        layout = self._layout
+        layout, ring = self._layout, self._ring
         if layout is not None and layout.continues:
             self.room = layout.left
             return layout.buffers
-        ring = self._ring
+        if ring is None and layout is None and not (self._stash or self._direct_left or self._bulk):
+            # Nothing is under way, as mostly.
+            free = self._rings.free
+            ring = self._ring = free.pop() if free else self._rings.make()
+            self.room = RING_SIZE
+            return [ring]
         if ring is None:
             free = self._rings.free
             ring = self._ring = free.pop() if free else self._rings.make()
@@ -118,14 +123,26 @@ class Receiver:
             return [*self._direct, window]
         return [window]
 
-    def received(self, count: int) -> None:
-        """Process ``count`` bytes that were received into ``buffers()``. Raise ``TerminateError`` if the peer breaks a
-        rule."""
-        layout = self._layout
-        if layout is not None and self._ring is None:
+    def received(self, count: int) -> bool:
+        """Process ``count`` bytes that were received into ``buffers()``. Return whether no FPDU is partly received.
+        Raise ``TerminateError`` if the peer breaks a rule."""
+        layout, ring = self._layout, self._ring
+        if layout is not None and ring is None:
             self._follow(layout, count)
-            return
+            return self.at_boundary
         full = count == self.room
+        if ring is not None and layout is None and self._pending is None:
+            # Mostly these are whole Sends, and nothing else.
+            tail = self._tail + count
+            self._head = self._operations.receive_sends(ring, self._head, tail, self.crc)
+            if self._head == tail:
+                if full:
+                    self._bulk = False
+                self._ring = None
+                self._head = self._tail = 0
+                if len(self._rings.free) < RINGS_KEPT:
+                    self._rings.free.append(ring)
+                return True
         try:
             if layout is not None:
                 count = self._follow(layout, count)
@@ -145,6 +162,7 @@ class Receiver:
                 self._parse(self._ring)
         finally:
             self._release_ring()
+        return self.at_boundary
 
     def feed(self, data: Buffer) -> None:
         """Process bytes that are in memory already."""

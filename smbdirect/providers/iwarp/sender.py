@@ -6,15 +6,16 @@ Only as many FPDUs are cut as the next system calls can send, so a long Read Res
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Operation
+from smbdirect.providers.base import Operation, Read, WorkRequest
 from smbdirect.providers.iwarp import ddp, rdmap
+from smbdirect.providers.iwarp.chain import LAST_WRITE, SEND, SEND_INVALIDATE, Runs, cut, read_request
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
@@ -29,7 +30,6 @@ _SMALL = 512
 """An FPDU of up to this many bytes is joined in one buffer: for the system call, that costs less than several."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 _LAST = ddp.LAST | ddp.VERSION
-_LAST_WRITE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.RDMA_WRITE) << 32
 _LAST_RESPONSE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.READ_RESPONSE) << 32
 """``TaggedWords.kind`` of a message that is one FPDU, without length and token."""
 
@@ -184,6 +184,10 @@ class Sender:
         """(stream position of a message's end, the message), for ends after ``_sent``."""
         self._runs: deque[_Run] = deque()
         """Where the FPDUs lie that were cut and not completely sent."""
+        self.chain_reads: list[PendingRead] = []
+        """The Reads of the latest chain."""
+        self._chain_runs: list[Runs] = []
+        """Of each message of the latest chain."""
         self._send_msn = ddp.FIRST_MSN
         self._read_msn = ddp.FIRST_MSN
 
@@ -227,6 +231,59 @@ class Sender:
         if not self._iov and self.open and wanted and self.cold is None:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
+
+    def chain(self, requests: Sequence[WorkRequest], read_of: Callable[[Read], PendingRead]) -> Sequence[Buffer] | None:
+        """Cut ordinary requests while nothing else waits, all of them in one pass. Return what to send, as ``buffers``
+        does. Return None, with nothing changed, for any other requests: they have to be queued.
+
+        All of it may be taken at once: ``chain_sent``. If not, ``chain_waits``."""
+        if (
+            self._iov
+            or self._held
+            or self._current is not None
+            or self.work
+            or self._responses
+            or self.crc
+            or not self.open
+        ):
+            return None
+        left, msns = self.max_reads - len(self._reads), (self._send_msn, self._read_msn)
+        chain = cut(requests, self.max_ulpdu, self.segment, msns, left, read_of)
+        if chain is None:
+            return None
+        self._iov, size, self._chain_runs, reads, fpdus, sends, bytes_send, bytes_write = chain
+        self.chain_reads = reads
+        if reads:
+            self._reads.extend(reads)
+            self._read_msn = self._read_msn + len(reads) & MSN_MASK
+        self._batch_start = self._sent
+        self._batch_end = self._produced = self._sent + size
+        self._send_msn = self._send_msn + sends & MSN_MASK
+        self.fpdus += fpdus
+        self.bytes_send += bytes_send
+        self.bytes_write += bytes_write
+        return self._iov
+
+    def chain_sent(self, count: int) -> bool:
+        """Note that ``count`` bytes of the chain were taken. Return whether that was all of it. If it was not, call
+        ``chain_waits``, then ``sent``."""
+        if self._sent + count != self._batch_end:
+            return False
+        self._sent = self._batch_end
+        self._iov = []
+        return True
+
+    def chain_waits(self, works: Sequence[Work]) -> None:
+        """Queue the chain: a part of it is not taken yet. ``works`` are its requests."""
+        start = self._sent
+        for work, (full, more, last) in zip(works, self._chain_runs, strict=True):
+            if more:
+                self._runs.append(_Run(start, full, start + full * more))
+                start += full * more
+            self._runs.append(_Run(start, last, start + last))
+            start += last
+            if work.read is None:
+                self._ends.append((start, work))
 
     def sent(self, count: int) -> bool:
         """Note that ``count`` bytes of ``buffers()`` were taken. Return whether the batch was sent completely."""
@@ -331,7 +388,7 @@ class Sender:
         else:
             self.bytes_write += work.total
             if work.total <= self.max_ulpdu - ddp.TAGGED_HEADER_SIZE:
-                self._emit_tagged(_LAST_WRITE | work.stag, work.remote_offset, work.segments, work)
+                self._emit_tagged(LAST_WRITE | work.stag, work.remote_offset, work.segments, work)
                 return True
             self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.RDMA_WRITE, work, work.segments, work.stag, work.remote_offset
@@ -341,9 +398,9 @@ class Sender:
     def _begin_send(self, work: Work) -> None:
         total, token = work.total, work.invalidate
         self.bytes_send += total
-        control, stag = rdmap.CONTROL | Opcode.SEND, 0
+        control, stag = SEND, 0
         if token is not None:
-            control, stag = rdmap.CONTROL | Opcode.SEND_INVALIDATE, token
+            control, stag = SEND_INVALIDATE, token
         msn, self._send_msn = self._send_msn, self._send_msn + 1 & MSN_MASK
         length = ddp.UNTAGGED_HEADER_SIZE + total
         if length <= self.max_ulpdu:
@@ -356,13 +413,9 @@ class Sender:
     def _request_read(self, work: Work, read: PendingRead) -> None:
         """Cut a Read Request. The Read is done by the response. [RFC 5040 section 4.4]"""
         self._reads.append(read)
-        msn, self._read_msn = self._read_msn, self._read_msn + 1 & MSN_MASK
-        length = ddp.UNTAGGED_HEADER_SIZE + READ_REQUEST.size
-        header = UNTAGGED_HEADER.pack_fields(
-            length, _LAST, rdmap.CONTROL | Opcode.READ_REQUEST, 0, ddp.READ_QUEUE, msn, 0
-        )
-        request = READ_REQUEST.pack_fields(read.stag, read.base, read.total, work.stag, work.remote_offset)
-        self._emit(header + request, (), length)
+        header = read_request(read, work.stag, work.remote_offset, self._read_msn)
+        self._read_msn = self._read_msn + 1 & MSN_MASK
+        self._emit(header, (), ddp.UNTAGGED_HEADER_SIZE + READ_REQUEST.size)
 
     def _cut_send(self, message: _Outgoing) -> None:
         """Cut the next FPDU of a Send that needs several."""

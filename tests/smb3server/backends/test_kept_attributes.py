@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.base import OpenRequest
+from smb3server.backends.base import Backend, Described, OpenRequest
 from smb3server.backends.local import kept_attributes, syscalls
-from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.kept_attributes import KeptAttributes
 from smb3server.backends.local.syscalls import Statx
 from smb3server.wire import attributes as attr
@@ -54,6 +55,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     monkeypatch.setattr(syscalls, "getxattr", reading)
     return found
+
+
+def values_of(kept: KeptAttributes, stat: Statx) -> dict[bytes, bytes | None]:
+    found = kept.of(stat)
+    assert found is not None
+    return found.values
 
 
 def attributes(store: LocalBackend, name: str = "file") -> int:
@@ -107,13 +114,11 @@ def test_a_change_that_has_just_been_made_may_come_again(kept: KeptAttributes) -
 
 
 def test_a_new_file_with_the_same_number(kept: KeptAttributes) -> None:
-    values = kept.of(STAT)
-    assert values is not None
-    values[b"a"] = b"b"
-    assert kept.of(STAT) == {b"a": b"b"}
-    assert kept.of(STAT._replace(btime=OLD + 1)) == {}
-    assert kept.of(STAT._replace(ctime=OLD + 1)) == {}
-    assert kept.of(STAT) == {}
+    values_of(kept, STAT)[b"a"] = b"b"
+    assert values_of(kept, STAT) == {b"a": b"b"}
+    assert values_of(kept, STAT._replace(btime=OLD + 1)) == {}
+    assert values_of(kept, STAT._replace(ctime=OLD + 1)) == {}
+    assert values_of(kept, STAT) == {}
 
 
 def test_only_one_file_system(kept: KeptAttributes) -> None:
@@ -137,11 +142,9 @@ def test_a_file_system_with_unreliable_times(root: Path, monkeypatch: pytest.Mon
 def test_memory_is_bounded(kept: KeptAttributes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_attributes, "MAX_FILES", 3)
     for number in range(5):
-        values = kept.of(STAT._replace(ino=number))
-        assert values is not None
-        values[b"a"] = None
-    assert [kept.of(STAT._replace(ino=number)) for number in (4, 3, 2)] == [{b"a": None}] * 3
-    assert kept.of(STAT._replace(ino=1)) == {}
+        values_of(kept, STAT._replace(ino=number))[b"a"] = None
+    assert [values_of(kept, STAT._replace(ino=number)) for number in (4, 3, 2)] == [{b"a": None}] * 3
+    assert values_of(kept, STAT._replace(ino=1)) == {}
 
 
 def test_long_values_are_not_kept(store: LocalBackend, root: Path, reads: list[bytes]) -> None:
@@ -154,3 +157,70 @@ def test_long_values_are_not_kept(store: LocalBackend, root: Path, reads: list[b
         assert handle.describe().descriptor == bytes(kept_attributes.MAX_BYTES + 1)
     handle.close()
     assert [name.rpartition(b".")[2] for name in reads] == [b"sd"]
+
+
+def test_a_description_is_made_once(store: LocalBackend, root: Path) -> None:
+    """Whatever a stat shows makes it anew: sizes and blocks may change without the change time."""
+    (root / "file").write_bytes(b"data")
+    become_old(root / "file")
+
+    def described() -> Described:
+        return store.look(("file",), True, None, None)[0]
+
+    first = described()
+    assert described() is first
+    os.utime(root / "file", (1, 1))
+    become_old(root / "file")
+    second = described()
+    assert second.info.last_write_time != first.info.last_write_time
+    assert described() is second
+    (root / "file").write_bytes(b"more data")
+    assert described().info.end_of_file == 9
+    store.store.attribute_block = 4096 - store.store.attribute_block
+    become_old(root / "file")
+    third = described()
+    assert third is described()
+    store.store.attribute_block += 1
+    assert described() is not third
+
+
+def test_what_is_beside_the_file_is_read_each_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The side-car store changes without the file's change time."""
+    store = LocalBackend(root, LocalOptions(xattrs="none"))
+    (root / "file").touch()
+    other = LocalBackend(root, LocalOptions(xattrs="none"))
+    handle = other.open(OpenRequest(("file",)))
+    handle.set_attributes(attr.HIDDEN)
+    become_old(root / "file")
+    assert store.look(("file",), True, None, None)[0].info.attributes == attr.HIDDEN
+    handle.set_attributes(attr.SYSTEM)
+    assert store.look(("file",), True, None, None)[0].info.attributes == attr.SYSTEM
+    handle.close()
+    other.close()
+    store.close()
+
+
+@pytest.mark.parametrize("descriptor", [None, bytes(20)])
+def test_a_look_finds_what_opening_finds(store: LocalBackend, root: Path, descriptor: bytes | None) -> None:
+    (root / "folder").mkdir()
+    (root / "folder" / "file").write_bytes(b"data")
+    (root / "link").symlink_to("folder")
+    if descriptor is not None:
+        handle = store.open(OpenRequest(("folder", "file")))
+        handle.set_security_descriptor(descriptor)
+        handle.close()
+    become_old(root / "folder" / "file")
+    for path in ((), ("folder",), ("folder", "file"), ("FOLDER", "FILE"), ("link", "file"), ("link",), ("no",)):
+        for follow, directory in itertools.product((True, False), (None, True, False)):
+            request = OpenRequest(path, directory=directory, open_reparse_point=not follow)
+            for _ in range(2):
+                try:
+                    opened, found, _, on_disk = store.open_described(request)
+                except OSError as error:
+                    with pytest.raises(type(error)):
+                        store.look(path, follow, directory, None)
+                    continue
+                assert on_disk in (opened.path, None)
+                for look in (LocalBackend.look, Backend.look):
+                    assert look(store, path, follow, directory, None) == (found, opened.path)
+                opened.close()

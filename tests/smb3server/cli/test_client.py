@@ -134,6 +134,11 @@ def test_bench_says_what_carried_the_bytes(
     assert found["transport"] == "iwarp (RDMA, signed)"
     assert client("bench", "--size", "1", "--rdma=off", url) == 0
     assert "no RDMA     it was turned off" in capsys.readouterr().out
+    assert client("bench", "--size", "2", "--rdma=off", "--compress", "--json", url) == 0
+    compressed = json.loads(capsys.readouterr().out)["compressed"]
+    # Written and read; every other KiB is one line again and again.
+    assert compressed["bytes"] >= 4 << 20
+    assert compressed["as"] < compressed["bytes"] * 0.6
     assert os.listdir(folder) == []
 
 

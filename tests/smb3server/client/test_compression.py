@@ -56,6 +56,29 @@ def test_text_there_and_back(served: Home, folder: Path, options: dict[str, Any]
     use(served, work, **options)
 
 
+@pytest.mark.parametrize("options", [{}, {"sign": False}, {"encrypt": True}], ids=["signed", "clear", "encrypted"])
+def test_small_files_are_compressed_in_their_chains(
+    served: Home, folder: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    small, noise = TEXT[:60_000], os.urandom(60_000)
+    (tmp_path / "small").write_bytes(small)
+    (tmp_path / "noise").write_bytes(noise)
+
+    async def work(share: Share) -> None:
+        for number in range(3):
+            await share.upload(tmp_path / "small", f"small{number}")
+        before, after = share.compressed
+        assert 3 * len(small) < before < 3.1 * len(small) and after < before / 2
+        for number in range(3):
+            await share.upload(tmp_path / "noise", f"noise{number}")
+        assert share.compressed == (before, after)
+        for number in range(3):
+            assert (folder / f"small{number}").read_bytes() == small
+            assert (folder / f"noise{number}").read_bytes() == noise
+
+    use(served, work, **options)
+
+
 def test_data_that_does_not_shrink_is_tried_once(served: Home, folder: Path) -> None:
     noise = os.urandom(3 * MIB)
 

@@ -14,7 +14,7 @@ from smb3server.cluster.lease_keeper import Fence, boottime
 from smb3server.commands import read
 from smb3server.commands.create.opening import Opening
 from smb3server.config.command_line.arguments import parse_arguments
-from smb3server.dispatch.fast_lane import SHORT_FORMS
+from smb3server.dispatch.short_forms import SHORT_FORMS
 from smb3server.service.service import Service
 from smb3server.state.share import Share
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions

@@ -22,6 +22,8 @@ from smb3server.dispatch import look_lane
 from smb3server.dispatch.look_lane import LookLane
 from smb3server.state.share import Share
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
+from smb3server.wire.create import CreateRequest, pack_request
+from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import QUERY_INFO_REQUEST, QueryInfoRequest
 from tests.lab.wire_client import Client, Harness, Reply, compound, create_body, related, running, server_signature
@@ -69,12 +71,24 @@ class Scene:
         query: tuple[int, int, int] = (1, ALL, 65536),
         closing: int = 0,
         ruin: int = -1,
+        contexts: Sequence[tuple[bytes, bytes]] = (),
+        area: tuple[int, int] | None = None,
         **header: Any,
     ) -> bytes:
-        """Return one message. ``query``: InfoType, class and length. ``ruin``: the part whose last byte is changed."""
+        """Return one message. ``query``: InfoType, class and length. ``ruin``: the part whose last byte is changed.
+        ``area``: what is added to offset and length of the create contexts."""
         client = self.client
-        body = bytearray(create_body(name, disposition, access, options))
-        body[3] = oplock
+        asked = CreateRequest(
+            requested_oplock_level=oplock,
+            desired_access=access,
+            share_access=7,
+            create_disposition=disposition,
+            create_options=options,
+        )
+        body = bytearray(pack_request(asked, name, [RawContext(*context) for context in contexts]))
+        if area is not None:
+            offset, size = struct.unpack_from("<II", body, 48)
+            struct.pack_into("<II", body, 48, offset + area[0], size + area[1])
         kind, level, length = query
         record = QueryInfoRequest(info_type=kind, info_class=level, output_buffer_length=length)
         parts = [
@@ -311,5 +325,52 @@ def test_no_open_is_seen_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await made.answer(made.message())
             assert made.taken == 1 and not seen and not len(server.file_table)
             assert look_lane.COMMANDS == (5, 16, 6)
+
+    asyncio.run(body())
+
+
+MAXIMAL_ACCESS, ON_DISK_ID, LEASE = (b"MxAc", b""), (b"QFid", b""), (b"RqLs", bytes(15) + b"1" + bytes(16))
+CONTEXTS: Sequence[tuple[Sequence[tuple[bytes, bytes]], bool]] = (
+    ([MAXIMAL_ACCESS], True),
+    ([ON_DISK_ID], True),
+    ([MAXIMAL_ACCESS, ON_DISK_ID], True),
+    ([ON_DISK_ID, MAXIMAL_ACCESS], True),
+    ([ON_DISK_ID, ON_DISK_ID], True),
+    ([(b"MxAc", bytes(8))], True),
+    ([(b"MxAc", struct.pack("<Q", 132223104000000000))], True),
+    ([(b"XxXx", b"unknown"), MAXIMAL_ACCESS], True),
+    ([(b"MxAc", bytes(7))], False),
+    ([(b"QFid", bytes(1))], False),
+    ([ON_DISK_ID] * 8, False),
+    ([ON_DISK_ID] * 65, False),
+    ([LEASE], False),
+    ([MAXIMAL_ACCESS, (b"AlSi", bytes(8))], False),
+    ([(b"DHnQ", bytes(16))], False),
+    ([(b"DH2Q", bytes(16) + b"0123456789abcdef")], False),
+    ([(b"TWrp", struct.pack("<Q", 132223104000000000))], False),
+    ([(b"ExtA", b"")], False),
+    ([(b"SecD", bytes(20))], False),
+    ([(b"AAPL", bytes(24))], False),
+    ([(bytes.fromhex("93ad25509cb411e7b42383de968bcd7c"), bytes(4))], False),
+)
+"""Create contexts, and whether a look may have them."""
+
+
+@pytest.mark.parametrize("dialect", [0x0202, 0x0302, 0x0311])
+def test_create_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: int) -> None:
+    """What clients send with a look: Linux QFid, Windows MxAc and QFid."""
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, dialect=dialect) as made:
+            for contexts, ordinary in CONTEXTS:
+                for name in ("file", "folder", "", "missing", "link", "file:stream"):
+                    taken = await made.same(name=name, contexts=contexts)
+                    if dialect == 0x0311:
+                        assert taken is (ordinary and name in ("file", "folder", "", "link")), (name, contexts)
+            cases = [
+                {"contexts": [MAXIMAL_ACCESS], "area": area}
+                for area in itertools.product((0, 1, 8, -8, -80, 1000), (0, 1, -1, -20, 8, 1000))
+            ]
+            assert await all_same(made, cases) < len(cases)
 
     asyncio.run(body())

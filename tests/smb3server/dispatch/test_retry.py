@@ -49,6 +49,9 @@ class Peer:
     def finish(self, request: Request, result: Response | StatusError) -> None:
         self.results.append(result)
 
+    def violated(self, error: Disconnect) -> None:
+        self.ended.append(str(error))
+
     def disconnect(self, reason: str, broke_protocol: bool = False) -> None:
         self.ended.append(reason)
 

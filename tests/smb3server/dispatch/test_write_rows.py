@@ -17,6 +17,7 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.client.protocol.tree import READ_WRITE
 from smb3server.dispatch import waiting
 from smb3server.dispatch.dispatcher import Dispatcher
+from smb3server.dispatch.fast_lane import FastLane
 from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
 from smb3server.state.share import Share
@@ -42,7 +43,7 @@ class Scene:
         self.switches: list[int] = []
         """The file-system uids that were set."""
         self.general: list[int] = []
-        """The file-system uid at each message of the general path."""
+        """The file-system uid at each message of the general path, and at each that the lane hands to a handler."""
 
     def write(self, who: int, offset: int = 0) -> bytes:
         persistent, volatile = self.files[who]
@@ -60,6 +61,17 @@ class Scene:
 
 def present_uid() -> int:
     return syscalls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID)[0]
+
+
+def note_handlers(monkeypatch: pytest.MonkeyPatch, found: list[int]) -> None:
+    """Note the file-system uid whenever the lane hands a request to a handler."""
+    settle = FastLane._settle
+
+    def noted(lane: FastLane, *outcome: Any) -> None:
+        found.append(present_uid())
+        settle(lane, *outcome)
+
+    monkeypatch.setattr(FastLane, "_settle", noted)
 
 
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
@@ -97,6 +109,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene]
 
             monkeypatch.setattr(syscalls, "switch_uid", noted)
             monkeypatch.setattr(Dispatcher, "_begin", seen)
+            note_handlers(monkeypatch, scene.general)
             await test(scene)
             assert present_uid() == 0
 
@@ -220,7 +233,7 @@ def test_an_end_of_the_connection_ends_a_row(tmp_path: Path, monkeypatch: pytest
             if scene.clients[0].session_id in entry.session_table
         )
         uids: list[int] = []
-        marks = connection.transport._sender._marks  # type: ignore[attr-defined]
+        marks = connection.transport._sender.marks  # type: ignore[attr-defined]
         marks.append((1 << 60, lambda: uids.append(present_uid())))
         bad = b"\1\2\3\4" if end == "frame" else b"\0\0\0\x50" + bytes(80)
         message = scene.write(0)
@@ -266,6 +279,7 @@ def test_rows_over_smb_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             monkeypatch.setattr(syscalls, "switch_uid", noted)
             monkeypatch.setattr(Dispatcher, "_begin", seen)
             monkeypatch.setattr(Dispatcher, "finish", finished)
+            note_handlers(monkeypatch, general)
             await asyncio.gather(*(tree.write(file, 10 * number, b"written") for number in range(20)))
             assert general == []
             assert switches == [ALICE.uid, 0]
@@ -277,7 +291,8 @@ def test_rows_over_smb_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 *(tree.write(file, 10, b"written") for _ in range(3)),
                 tree.write(file, 30_000, large),
             )
-            assert general == [0] * 3
+            # The CREATE, and the beginning and the end of both large WRITEs.
+            assert general == [0] * 5
             assert (folder / "new").stat().st_uid == ALICE.uid
             assert present_uid() == 0
 

@@ -196,7 +196,7 @@ def test_the_end_of_the_connection_ends_the_turn() -> None:
         ends = Ends(lines)
         transport = lines.add(b"first", b"abort", b"never")
         ends.ask(transport)
-        transport._sender._marks.append((1 << 60, lambda: ends.called.append(-1)))
+        transport._sender.marks.append((1 << 60, lambda: ends.called.append(-1)))
         await lines.until(lambda: bool(lines.ended))
         assert ends.called == [2, -1]
 

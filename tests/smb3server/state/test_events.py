@@ -93,7 +93,7 @@ def test_failed_logons_say_who_from_where_and_why(tmp_path: Path, told: Told) ->
     text, fields = lines[2]
     assert text == (
         f"logon refused: user U from 127.0.0.1:{fields['port']} (tcp, SMB 3.1.1): "
-        "wrong password (LOGON_FAILURE), 3rd failure in 60 s"
+        "wrong password (LOGON_FAILURE), 3rd failure in 60 s, event_id=551"
     )
     assert (fields["user"], fields["client"], fields["dialect"]) == ("U", "127.0.0.1", "3.1.1")
     assert (fields["reason"], fields["status"], fields["failures"]) == ("wrong_password", "LOGON_FAILURE", 3)
@@ -175,7 +175,7 @@ def test_shares_are_refused_with_a_reason(tmp_path: Path, told: Told) -> None:
     lines = told.all("tree_connect_refused")
     assert [fields["reason"] for _, fields in lines] == ["user", "host", "no_share", "encryption"]
     user, host, none, encrypted = (text for text, _ in lines)
-    assert user.endswith("not among its users (ACCESS_DENIED)")
+    assert user.endswith("not among its users (ACCESS_DENIED), event_id=1006")
     assert "user u from 127.0.0.1:" in user
     assert "hosts_deny" in host
     assert none.endswith("there is no such share (BAD_NETWORK_NAME)")

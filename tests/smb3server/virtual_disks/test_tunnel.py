@@ -7,51 +7,19 @@ import struct
 
 import pytest
 
-from smb3server.virtual_disks import meta, scsi, tunnel
+from smb3server.virtual_disks import scsi, tunnel
 from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.virtual_disks.tunnel import DiskError
 from smb3server.wire import svhdx as wire
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import Operation, Status
-from tests.lab.disks import SIZE, Folder, device_of, new_disk
-
-assert meta
+from tests.lab.disks import SIZE, Folder, ask, command, device_of, new_disk
 
 
 @pytest.fixture
 def device() -> DeviceOpen:
     folder = Folder()
     return device_of(new_disk(folder), folder)
-
-
-def ask(device: DeviceOpen, code: int, body: bytes = b"", most: int = 65536) -> bytes:
-    """Do an operation, and return what follows the header."""
-    request = wire.TUNNEL_HEADER.pack(wire.TunnelHeader(code, request_id=7)) + body
-    result = tunnel.run(tunnel.parse(device, request, most))
-    if isinstance(result, bytes):
-        return result
-    while True:
-        try:
-            next(result)
-        except StopIteration as end:
-            return bytes(end.value)
-
-
-def command(device: DeviceOpen, cdb: bytes, data: bytes = b"", room: int = 0) -> tuple[int, bytes, bytes]:
-    """Execute a SCSI command, and return its status, its sense data and its data."""
-    request = wire.ScsiRequest(
-        cdb_length=16,
-        sense_length=20,
-        disposition=2,
-        data_transfer_length=max(len(data), room),
-        cdb=cdb.ljust(16, b"\0"),
-    )
-    answer = ask(device, Operation.SCSI, wire.SCSI_REQUEST.pack(request) + data)
-    response = wire.SCSI_RESPONSE.unpack(answer)
-    content = answer[wire.SCSI_RESPONSE.size :]
-    assert response.length == 36
-    assert response.data_transfer_length == len(content)
-    return response.scsi_status, response.sense, content
 
 
 def refusal(device: DeviceOpen, code: int, body: bytes = b"", most: int = 65536) -> tuple[str, int]:

@@ -474,10 +474,10 @@ def test_stranger_is_kept_small() -> None:
     async def scenario(near: End, far: End) -> None:
         near.transport.send([bytes(60_000)])
         await far.received(1)
-        assert far.transport._receives.memory <= 16 * 1368
+        assert far.transport.receives.memory <= 16 * 1368
         near.transport.send([bytes(65_537)])
         assert isinstance(await far.end(), ProtocolError)
-        assert far.transport._receives.memory <= 16 * 1368
+        assert far.transport.receives.memory <= 16 * 1368
 
     run(scenario, trusted=False)
 
@@ -585,7 +585,7 @@ def test_silent_connections_are_dropped() -> None:
         for _ in range(100):
             await fabric.connect(*listener.address, lambda endpoint: None)
         assert len(fabric.endpoints) == 200
-        assert sum(transport._receives.memory for transport in listener.transports) <= 100 * 2048
+        assert sum(transport.receives.memory for transport in listener.transports) <= 100 * 2048
         async with asyncio.timeout(PATIENCE):
             while fabric.endpoints or listener.transports:
                 await asyncio.sleep(0.01)

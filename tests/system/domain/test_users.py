@@ -128,3 +128,13 @@ def test_users_act_as_a_uid_of_their_own(scene: Scene) -> None:
 
 def test_nothing_of_this_made_the_server_fail(scene: Scene) -> None:
     assert "Traceback" not in scene.log.read_text()
+
+
+def test_the_server_shows_who_is_there(scene: Scene) -> None:
+    """NetrFileEnum [MS-SRVS 3.1.4.2]: users of the domain are shown with their domain, and found by that name."""
+    shown = scene.ask("alice", "net", "rpc", "file", "-S", HOST[2:])
+    assert "\\PIPE\\srvsvc" in shown and f" {WORKGROUP}\\alice " in shown
+    own = scene.ask("alice", "net", "rpc", "file", "user", f"{WORKGROUP}\\alice", "-S", HOST[2:])
+    assert "\\PIPE\\srvsvc" in own
+    assert "\\PIPE\\srvsvc" not in scene.ask("alice", "net", "rpc", "file", "user", "alice", "-S", HOST[2:])
+    assert "Received 1 entries" in scene.ask("alice", "rpcclient", HOST[2:], "-c", "netsessenum")

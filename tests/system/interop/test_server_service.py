@@ -233,6 +233,47 @@ def test_an_administrator_keeps_clients_from_caching_writes(lab: Served) -> None
         assert error(endpoint, deletion("shared")) == 0
 
 
+def test_an_administrator_says_what_clients_keep_and_compress(lab: Served) -> None:
+    """SHI1005_FLAGS_COMPRESS_DATA and the caching mode [MS-SRVS 2.2.4.29, 2.2.2.5]: the next client is told so."""
+    compress, nothing = 0x100000, 0x30
+    with bound(lab) as endpoint:
+        assert error(endpoint, addition("kept", f"{lab.share}/sub")) == 0
+        request = NetrShareSetInfo()
+        request["ServerName"], request["NetName"], request["ParmErr"] = NULL, "kept\0", NULL
+        request["Level"] = request["ShareInfo"]["tag"] = 1005
+        for flags in (compress | nothing, 0x10, 0):
+            request["ShareInfo"]["ShareInfo1005"]["shi1005_flags"] = flags
+            assert error(endpoint, request) == 0
+            info = srvs.hNetrShareGetInfo(endpoint, "kept\0", 1005)["InfoStruct"]["ShareInfo1005"]
+            assert info["shi1005_flags"] == flags
+            assert _share_flags(lab, "kept") == flags
+        assert error(endpoint, deletion("kept")) == 0
+
+
+def _share_flags(served: Served, share: str) -> int:
+    """Return the flags that smbprotocol gets with a tree connect. [MS-SMB2 2.2.10]"""
+    connection = Connection(uuid.uuid4(), "127.0.0.1", served.port)
+    connection.connect()
+    try:
+        session = Session(connection, "u", "pw")
+        session.connect()
+        tree = TreeConnect(session, rf"\\127.0.0.1\{share}")
+        seen: list[int] = []
+        receive = connection.receive
+
+        def noting(request: Any, *rest: Any, **more: Any) -> Any:
+            answer = receive(request, *rest, **more)
+            if int(answer["command"].get_value()) == 3:
+                seen.append(int.from_bytes(answer["data"].get_value()[4:8], "little"))
+            return answer
+
+        connection.receive = noting
+        tree.connect()
+        return seen[0]
+    finally:
+        connection.disconnect(close=True)
+
+
 def _oplock(served: Served, share: str) -> int:
     """Return the oplock that a client gets who asks for a batch oplock of a file of its own."""
     connection = Connection(uuid.uuid4(), "127.0.0.1", served.port)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from smb3server.lab.bench import servers
 from smb3server.lab.bench.accounting import server_seconds
-from smb3server.lab.bench.cases import CASES, PROTECTIONS, Case, bulk, small
+from smb3server.lab.bench.cases import CASES, PROTECTIONS, Case, bulk, small, small_file
 from smb3server.lab.bench.client import Client, Running, Target, build
 from smb3server.lab.bench.errors import BenchError
 
@@ -65,6 +65,7 @@ CASES_OF_QUICK = (
     *(Quick(bulk(test, 1 << 20, 1), 60, 150) for test in ("read", "write")),
     *(Quick(bulk("read", 1 << 20, 1, protection), 40, 100) for protection in ("GMAC", "AES-128-GCM")),
     *(Quick(CASES[name], 100, 250) for name in ("create + close", "open + close", "stat, compound")),
+    *(Quick(small_file(write, compound), 100, 250) for write in (False, True) for compound in (False, True)),
     Quick(CASES["list 2000 entries"], 2, 5),
     Quick(CASES["connect + NTLM + tree"], 20, 100),
     *(Quick(bulk("read", size, 1), 100, 1000, "iwarp") for size in (1024, 4096)),

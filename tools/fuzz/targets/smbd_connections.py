@@ -30,6 +30,15 @@ def _pump(core: Connection, now: float) -> None:
             return
 
 
+def _receive(core: Connection, received: memoryview, now: float) -> None:
+    event = core.receive_message(received, now, None)
+    if isinstance(event, MessageReceived):
+        if len(event.view) > SETTINGS.max_fragmented_receive_size:
+            raise Wrong("a message longer than MaxFragmentedSize")
+        if event.buffer is not None:
+            event.buffer.release()
+
+
 def _drive(core: Connection, messages: list[bytes]) -> None:
     now = 1.0
     for message in messages:
@@ -42,12 +51,9 @@ def _drive(core: Connection, messages: list[bytes]) -> None:
             if deadline is not None and deadline <= now:
                 core.handle_timer(now)
         else:
-            event = core.receive_message(memoryview(bytearray(message[1:])), now, None)
-            if isinstance(event, MessageReceived):
-                if len(event.view) > SETTINGS.max_fragmented_receive_size:
-                    raise Wrong("a message longer than MaxFragmentedSize")
-                if event.buffer is not None:
-                    event.buffer.release()
+            received = memoryview(bytearray(message[1:]))
+            if core.receive_whole(received, now) is None:
+                _receive(core, received, now)
         _pump(core, now)
         if core.credits.send_credits < 0 or core.credits.receive_credits < 0:
             raise Wrong("credits below 0")

@@ -4,6 +4,7 @@ values of the cluster, extended attributes with metadata."""
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 
@@ -11,6 +12,9 @@ from smb3server.backends.local import metadata
 from smb3server.cluster import peers, view
 from smb3server.persistence import records
 from smb3server.persistence.seal import Seal, SealError
+from smb3server.virtual_disks import stored
+from smb3server.virtual_disks.reservations import Type
+from smb3server.wire import svhdx
 from tools.fuzz.target import Target, choice, each_choice
 
 SEAL = Seal(b"secret", "cluster")
@@ -26,6 +30,7 @@ SUBJECTS = (
     _with_bytes(view.decode),
     _with_bytes(lambda data: metadata.unpack(data, 7).pack(7)),
     _with_bytes(lambda data: SEAL.open("key", data)),
+    stored.unpack,
 )
 RECORD = {
     "format": 2, "id": 1, "share": "s", "path": ["a", "b"], "stream": "", "inode": 5, "directory": False,
@@ -33,6 +38,14 @@ RECORD = {
     "access": [1, 2, 3], "options": 0, "action": 1, "delete": [False, False], "locks": "", "sequences": [[1, 2]],
     "caching": [7, False, 7, 0, 255, "22" * 16, "33" * 16, 2, 1, ""], "app": None, "app_version": [1, 2],
 }  # fmt: skip
+
+
+DISK = (
+    svhdx.OPEN_DEVICE.pack(svhdx.OpenDevice(has_initiator_id=1, initiator_id=b"i" * 16))
+    + svhdx.OF_SNAPSHOT.pack(svhdx.OfSnapshot())
+    + struct.pack("<QIBB16sHH", 3, 2, Type.WRITE_EXCLUSIVE, 1, b"i" * 16, 1, 1)
+    + struct.pack("<16s8s16sH", b"i" * 16, b"a key   ", b"i" * 16, 0x2A03)
+)
 
 
 def _seeds() -> Iterator[bytes]:
@@ -45,6 +58,7 @@ def _seeds() -> Iterator[bytes]:
             peers.pack([peer]),
             metadata.Metadata(1, 2, 3, 4, 5, 6).pack(7),
             SEAL.close("key", b"content"),
+            DISK,
         ],
     )
 

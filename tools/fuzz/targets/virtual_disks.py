@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 from smb3server.backends.base import Disposition, FileKey, Handle, OpenRequest
@@ -70,7 +71,7 @@ def _image(data: memoryview) -> None:
 
 
 def _set(data: memoryview) -> None:
-    vhd_set.VhdSet(_overlaid("disk.vhds", (256 << 10, 260 << 10), data))
+    vhd_set.VhdSet(_overlaid("disk.vhds", (256 << 10, 260 << 10, 4 << 20), data))
 
 
 SUBJECTS = (_tunnel, _image, _set)
@@ -79,7 +80,12 @@ SUBJECTS = (_tunnel, _image, _set)
 def _seeds() -> Iterator[bytes]:
     bodies = [value.pack(value.record()) for value in vars(wire).values() if isinstance(value, Codec)]
     requests = [wire.TUNNEL_HEADER.pack(wire.TunnelHeader(code)) + body for code in Operation for body in bodies[:24]]
-    yield from each_choice(SUBJECTS, [*requests[::7], b"smb3snap" + bytes(8), bytes(300)])
+    ranges = struct.pack(">HH4xQI4x", 22, 16, 0, 4096)
+    scsi = wire.ScsiRequest(cdb_length=16, disposition=2, data_transfer_length=24, cdb=struct.pack(">B6xH7x", 0x42, 24))
+    unmap = wire.TUNNEL_HEADER.pack(wire.TunnelHeader(Operation.SCSI)) + wire.SCSI_REQUEST.pack(scsi) + ranges
+    yield from each_choice(
+        SUBJECTS, [*requests[::7], unmap, b"smb3snap" + bytes(8), b"smb3sns2" + bytes(8), bytes(300)]
+    )
 
 
 TARGET = Target(choice(SUBJECTS), _seeds, declared=(DiskError, StatusError, OSError))

@@ -137,7 +137,7 @@ def test_an_existing_file_costs_less(tmp_path: Path, looked: Counter[str]) -> No
     found, count = opening(tmp_path, looked, "a\\file", "a\\file")
     assert count["stat"] <= 1
     assert count["xattr"] <= 2
-    assert found.calls <= 118
+    assert found.calls <= 109
     assert found.changes <= 72
 
 
@@ -164,5 +164,5 @@ def test_a_look_at_a_file_costs_one_look(looked: Counter[str], monkeypatch: pyte
     # The second one is that of the descriptor that is closed.
     assert count["stat"] <= 2
     assert count["xattr"] == 0
-    assert found.calls <= 182
-    assert found.changes <= 120
+    assert found.calls <= 76
+    assert found.changes <= 60
