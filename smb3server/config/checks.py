@@ -245,6 +245,11 @@ def _check_domain(config: Config, problems: Problems) -> None:
         problems.add("[domain]", "id_range", "must have a first and a greater last number, from 1 to 2147483647")
     elif domain.id_mapping == "autorid" and last - first + 1 < 2 * SLICE:
         problems.add("[domain]", "id_range", f"autorid needs {2 * SLICE} numbers at least")
+    if domain.id_mapping == "rfc2307" and domain.secret is None:
+        text = (
+            "rfc2307 asks a controller, which takes a machine account: give `secret`, or `state` in [server], and join"
+        )
+        problems.add("[domain]", "idmap", text)
     for account in config.accounts:
         if account.user is not None and first <= account.user.uid <= last:
             text = f"{account.user.uid} is in id_range, so a user of the domain may have it, too"

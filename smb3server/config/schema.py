@@ -1039,7 +1039,7 @@ class Domain(Section):
     idmap: Annotated[
         IdMapping,
         about(
-            "how users and groups of the domain get their uid and gid: `rid`, `autorid` or `none` "
+            "how users and groups of the domain get their uid and gid: `rid`, `autorid`, `rfc2307` or `none` "
             "([domain.md](domain.md#ids))"
         ),
     ] = "rid"

@@ -153,7 +153,7 @@ class _DomainCheck:
 
     def _channel(self, machine: Machine) -> Iterator[Finding]:
         """Have a controller accept the machine account, and compare the number of its key."""
-        from smb3server.domain.join import JoinError, number_of_key
+        from smb3server.domain.join import JoinError, registered
         from smb3server.domain.netlogon import Netlogon
         from smb3server.domain.user import NoController
 
@@ -169,16 +169,30 @@ class _DomainCheck:
         yield Finding(Verdict.OK, "secure channel", f"{name} accepts the machine account")
         latest = machine.account().versions[0]
         try:
-            number = number_of_key(self._config, self._controllers, latest.password)
+            found = registered(self._config, self._controllers, latest.password)
         except JoinError as error:
             yield Finding(Verdict.WARNING, "key version", f"not compared: {error}")
             return
-        if number == latest.number:
-            yield Finding(Verdict.OK, "key version", f"the domain has {number}, too")
+        yield from self._services(found.services)
+        if found.number == latest.number:
+            yield Finding(Verdict.OK, "key version", f"the domain has {found.number}, too")
         else:
             yield Finding(
                 Verdict.PROBLEM,
                 "key version",
-                f"the domain has {number}, and this server {latest.number}: no ticket is valid",
+                f"the domain has {found.number}, and this server {latest.number}: no ticket is valid",
                 "smb3server domain join --reuse",
             )
+
+    def _services(self, services: frozenset[str]) -> Iterator[Finding]:
+        """Look whether clients get tickets for all names of the server."""
+        from smb3server.domain.keytab import principals
+
+        config = self._config
+        wanted = dict.fromkeys(name.lower() for name in principals(config.machine, config.host) if "/" in name)
+        lacking = [name for name in wanted if name not in services]
+        if lacking:
+            text = f"the domain does not know {', '.join(lacking)}: clients get no ticket for these names"
+            yield Finding(Verdict.PROBLEM, "service names", text, "smb3server domain join --reuse")
+        else:
+            yield Finding(Verdict.OK, "service names", f"the domain knows {', '.join(wanted)}")

@@ -1,10 +1,12 @@
 """Finds the controllers of a domain, and remembers those that do not answer. [MS-ADTS 6.3.6, RFC 2782]
 
-Controllers that the configuration names come in its order. Else DNS names them: those of the member's site first.
+Controllers that the configuration names come in its order. Else DNS names them: those of the member's site first,
+which is that of the configuration, or the one that a controller says this machine is in.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import threading
@@ -12,14 +14,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from smb3server.domain.ldap_client import LdapError
+from smb3server.domain.sites import client_site
 from smb3server.domain.user import Controller
 from smb3server.process import parts
+
+log = logging.getLogger(__name__)
 
 LIFETIME = 300.0
 """Seconds for which an answer of DNS is used. An older one is used as long as DNS does not answer."""
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 300.0
 """Seconds for which a controller that has failed is tried last. They double with each failure."""
 DNS_TIMEOUT = 5.0
+_ASKED = 3
+"""Controllers that are asked for the site of this machine."""
 _MAX_CONTROLLERS = 16
 """Controllers that are used; a domain may have hundreds."""
 
@@ -74,6 +82,7 @@ class DomainControllers:
         site: str = "",
         lookup: Lookup = records,
         resolve: Callable[[str], str] = address_of,
+        ask_site: Callable[[str, str], str] = client_site,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``hosts``: the controllers of the configuration; empty means those that DNS names."""
@@ -82,21 +91,30 @@ class DomainControllers:
         self._site = site
         self._lookup = lookup
         self._resolve = resolve
+        self._ask_site = ask_site
         self._clock = clock
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        """Held by who looks for controllers. The others go on with those that were found before."""
         self._found: list[Controller] = []
         self._until = 0.0
         self._failures: dict[Controller, tuple[int, float]] = {}
         """How often a controller has failed in a row, and until when it is tried last."""
+        self.site = site
+        """Site of this machine, as far as it is known."""
         self.problem = ""
         """Why the latest look-up did not find all. Empty if it did."""
 
     def locate(self) -> list[Controller]:
         """Return the controllers in the order to try. Blocks. Empty if none is known."""
+        now = self._clock()
+        if (now >= self._until or not self._found) and self._looking.acquire(blocking=not self._found):
+            try:
+                if now >= self._until or not self._found:
+                    self._look_up(now)
+            finally:
+                self._looking.release()
         with self._lock:
-            now = self._clock()
-            if now >= self._until or not self._found:
-                self._look_up(now)
             paused = {one for one, (_, until) in self._failures.items() if until > now}
             return [one for one in self._found if one not in paused] + [one for one in self._found if one in paused]
 
@@ -129,15 +147,33 @@ class DomainControllers:
                 found.append(Controller(host, self._resolve(host)))
             except OSError as error:
                 self.problem = f"{host}: {error}"
-        self._found = found or self._found
-        self._failures = {one: state for one, state in self._failures.items() if one in self._found}
-        self._until = now + (LIFETIME if found else FIRST_PAUSE)
+        with self._lock:
+            self._found = found or self._found
+            self._failures = {one: state for one, state in self._failures.items() if one in self._found}
+            self._until = now + (LIFETIME if found else FIRST_PAUSE)
 
     def _named_by_dns(self) -> list[str]:
         """Return hosts as DNS names them: those of the site, then the others. Raises ``OSError``."""
         domain = self._realm.lower()
-        names = [f"_ldap._tcp.{self._site}._sites.dc._msdcs.{domain}"] if self._site else []
-        found: list[str] = []
-        for name in (*names, f"_ldap._tcp.dc._msdcs.{domain}"):
-            found += in_order(self._lookup(name))
-        return list(dict.fromkeys(found))
+        everywhere = in_order(self._lookup(f"_ldap._tcp.dc._msdcs.{domain}"))
+        self.site = self._site or self._site_of_this_machine(everywhere)
+        near: list[str] = []
+        if self.site:
+            try:
+                near = in_order(self._lookup(f"_ldap._tcp.{self.site}._sites.dc._msdcs.{domain}"))
+            except OSError as error:
+                self.problem = str(error)
+        return list(dict.fromkeys([*near, *everywhere]))
+
+    def _site_of_this_machine(self, hosts: Sequence[str]) -> str:
+        """Return the site that the first controller says which answers, or that of the last time.
+
+        Where there is one controller, nobody is asked."""
+        if len(hosts) < 2:
+            return self.site
+        for host in hosts[:_ASKED]:
+            try:
+                return self._ask_site(self._resolve(host), self._realm)
+            except (OSError, LdapError) as error:
+                log.info("controller %s does not say which site this machine is in: %s", host, error)
+        return self.site

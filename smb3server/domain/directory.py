@@ -22,7 +22,7 @@ from smb3server.auth.groups import GROUP, Groups
 from smb3server.auth.tickets import WIN2K_PAC, Ticket
 from smb3server.auth.users import LogonError
 from smb3server.backends.base import User
-from smb3server.domain.ids import Ids
+from smb3server.domain.ids import IdMap
 from smb3server.domain.names import Names
 from smb3server.domain.pac import domain_user
 from smb3server.domain.questions import Questions, TooManyQuestions
@@ -57,6 +57,7 @@ class DomainDirectory:
         config: DomainConfig,
         names: Names,
         questions: Questions,
+        ids: IdMap,
         *,
         listed: Callable[[], Iterable[str]],
         acts: Callable[[], bool],
@@ -74,7 +75,7 @@ class DomainDirectory:
         self._listed = listed
         self._acts = acts if config.id_mapping != "none" else lambda: False
         self._pass_through = pass_through
-        self._ids = Ids(config.id_mapping, *config.id_range)
+        self._ids = ids
         self._realms: OrderedDict[str, str] = OrderedDict()
         """Realms of the domains whose users have logged on, by NetBIOS name."""
         self._silent_until = 0.0
@@ -161,22 +162,22 @@ class DomainDirectory:
     def _identity(self, user: DomainUser, key: tuple[str, Sid]) -> Identity:
         """Return the identity of a user who has logged on.
 
-        Raises ``LogonDelayed`` while the SIDs of groups are asked for that lists of users name, and ``LogonError`` if
-        no controller knows them: a list could be one of those who may less."""
+        Raises ``LogonDelayed`` while a controller is asked for the SIDs of groups that lists of users name, and for
+        numbers. Raises ``LogonError`` if none has ever said them: a list could be one of those who may less."""
         if user.domain.casefold() == self._config.workgroup.casefold():
             self._ids.own_domain = _domain_of(user.sid)
         unsure = self._unknown_groups()
-        if unsure:
+        numbered = [user.sid, user.primary_group, *user.groups] if self._acts() else []
+        unsure_ids = self._ids.unsure(numbered)
+        if unsure or unsure_ids:
             try:
-                self._questions.ask(key, lambda: self._names.ask(names=unsure))
+                self._questions.ask(key, lambda: self._ask(unsure, unsure_ids))
             except (NoController, TooManyQuestions) as error:
                 self._questions.forget(key)
                 if any(not self._names.has_asked(name) for name in unsure):
-                    raise LogonError(
-                        f"the groups that lists of users name are not known: {error}",
-                        NtStatus.NO_LOGON_SERVERS,
-                        "no_controller",
-                    ) from error
+                    raise _no_controller("the groups that lists of users name are not known", error) from error
+                if any(not self._ids.has_asked(sid) for sid in numbered):
+                    raise _no_controller(f"the numbers of {user.sid} on this host are not known", error) from error
         self._names.remember(Known(user.sid, Use.USER, user.domain, user.name))
         self._remember_realm(user)
         own = self.domain_sid
@@ -189,6 +190,13 @@ class DomainDirectory:
             return self.today(found)
         except ValueError as error:
             raise LogonError(str(error), code="domain") from error
+
+    def _ask(self, names: Collection[str], numbered: Collection[Sid]) -> None:
+        """Ask a controller for names and numbers. Blocks. Raises ``NoController``."""
+        if names:
+            self._names.ask(names=names)
+        if numbered:
+            self._ids.ask(numbered)
 
     def _remember_realm(self, user: DomainUser) -> None:
         self._realms.pop(user.domain, None)
@@ -213,6 +221,10 @@ class DomainDirectory:
             if known is not None and known.sid in sids:
                 listed.add(f"{GROUP}{name}")
         fresh = member._replace(listed=frozenset(entry.casefold() for entry in listed))
+        numbered = (member.sid, member.primary_group, *member.groups)
+        if identity.user is not None and not all(map(self._ids.has_asked, numbered)):
+            # Others' numbers have taken the place of the user's, which count as long as the user is logged on.
+            return replace(identity, member=fresh)
         return replace(identity, member=fresh, user=self._host_user(fresh))
 
     def _listed_groups(self) -> set[str]:
@@ -226,9 +238,12 @@ class DomainDirectory:
         """Return the user of the host that a user of the domain acts as. None: that of the server."""
         if not self._acts():
             return None
-        uid, gid = self._ids.of(member.sid), self._ids.of(member.primary_group)
-        if uid is None or gid is None:
-            raise ValueError(f"{member.sid} has no uid: id_range is too narrow, or it is of another domain")
+        uid, gid = self._ids.of(member.sid), self._ids.primary(member.sid, member.primary_group)
+        if uid is None:
+            raise ValueError(f"{member.sid} has no uid: {self._ids.lacks(member.sid)}")
+        if gid is None:
+            group = member.primary_group
+            raise ValueError(f"the primary group {group} of {member.sid} has no gid: {self._ids.lacks(group)}")
         groups = {self._ids.of(sid) for sid in member.groups} - {None}
         return User(uid, gid, tuple(sorted(number for number in groups if number is not None)))
 
@@ -245,8 +260,7 @@ class DomainDirectory:
         number = self._ids.of(sid) if self._is_foreign(sid) and self._acts() else None
         if number is None:
             return self._local.host_users(sid)
-        known = self._names.by_sid(sid)
-        return [User(number, number)] if known is not None and known.use is Use.USER else []
+        return [User(number, number)] if self._is_user(sid) else []
 
     def on_host(self, sid: Sid) -> list[Sid]:
         """Return the SIDs of the host's user or group that stands for a SID. Both do where nobody knows which it is: no
@@ -257,10 +271,16 @@ class DomainDirectory:
         number = self._ids.of(sid) if self._is_foreign(sid) and self._acts() else None
         if number is None:
             return self._local.on_host(sid)
-        known = self._names.by_sid(sid)
-        if known is None:
+        is_user = self._is_user(sid)
+        if is_user is None:
             return [user_sid(number), group_sid(number)]
-        return [user_sid(number) if known.use is Use.USER else group_sid(number)]
+        return [user_sid(number) if is_user else group_sid(number)]
+
+    def _is_user(self, sid: Sid) -> bool | None:
+        """Return whether a SID of the domain is a user's. None means that nobody has said it yet."""
+        told = self._ids.is_user(sid)
+        known = self._names.by_sid(sid) if told is None else None
+        return known.use is Use.USER if known is not None else told
 
     def _listed_sid(self, entry: str) -> Sid | None:
         """Return the SID of a user or group of the domain that a list of users names, as far as it is known."""
@@ -299,15 +319,21 @@ class DomainDirectory:
         known before. Blocks."""
         asked = [sid for sid in sids if self._is_foreign(sid) and self._local.by_sid(sid) is None]
         full = [self._full_name(name) for name in names if self._local.by_name(name) is None]
-        if not self._names.unsure_sids(asked) and not self._names.unsure_names(full):
+        numbered = self._ids.unsure(asked) if self._acts() else []
+        if not numbered and not self._names.unsure_sids(asked) and not self._names.unsure_names(full):
             return
         if time.monotonic() < self._silent_until:
             return
         try:
             self._names.ask(asked, full)
+            self._ids.ask(numbered)
         except NoController as error:
             self._silent_until = time.monotonic() + _PAUSE
             log.info("names of the domain: %s", error)
+
+
+def _no_controller(text: str, error: Exception) -> LogonError:
+    return LogonError(f"{text}: {error}", NtStatus.NO_LOGON_SERVERS, "no_controller")
 
 
 def _domain_of(sid: Sid) -> Sid:

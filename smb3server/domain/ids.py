@@ -1,13 +1,15 @@
 """The uids and gids of the domain's users and groups on this host.
 
 They are computed from SIDs alone, so that every node of a cluster, and every process, has the same. A user and a group
-never have one SID, so one range of numbers serves both.
+never have one SID, so one range of numbers serves both. ``stored_ids`` has those that the domain's directory stores.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Collection
+from typing import Protocol
 
 from smb3server.access.descriptor import Sid
 from smb3server.settings.domain import SLICE, IdMapping
@@ -15,8 +17,43 @@ from smb3server.settings.domain import SLICE, IdMapping
 log = logging.getLogger(__name__)
 
 
+class IdMap(Protocol):
+    """Maps SIDs to numbers of this host. Only ``ask`` blocks."""
+
+    own_domain: Sid | None
+    """SID of the server's own domain. None until it is known."""
+
+    def of(self, sid: Sid) -> int | None:
+        """Return the number of a user or a group, or None if it has none."""
+        ...
+
+    def primary(self, user: Sid, group: Sid) -> int | None:
+        """Return the gid of a user whose primary group is ``group``, or None if there is none."""
+        ...
+
+    def is_user(self, sid: Sid) -> bool | None:
+        """Return whether the number is a user's. None means that the map does not know."""
+        ...
+
+    def lacks(self, sid: Sid) -> str:
+        """Say why a SID has no number."""
+        ...
+
+    def unsure(self, sids: Collection[Sid]) -> list[Sid]:
+        """Return those of which nothing is known that is believed."""
+        ...
+
+    def has_asked(self, sid: Sid) -> bool:
+        """Return whether a number is there as far as there can be one, however old the answer is."""
+        ...
+
+    def ask(self, sids: Collection[Sid]) -> None:
+        """Ask a controller. Blocks. Raises ``NoController``."""
+        ...
+
+
 class Ids:
-    """Maps SIDs to numbers.
+    """Implements ``IdMap`` for numbers that are computed.
 
     - ``rid``: the RID is added to the first number. Other domains than the server's own have no numbers.
     - ``autorid``: the range has slices. The first one is for the lowest RIDs of the server's own domain. Which one
@@ -30,10 +67,26 @@ class Ids:
         self._slices = (last - first + 1) // SLICE
         self._owners: dict[int, tuple[Sid, int]] = {}
         self.own_domain: Sid | None = None
-        """SID of the server's own domain. None until it is known."""
+
+    def primary(self, user: Sid, group: Sid) -> int | None:
+        return self.of(group)
+
+    def is_user(self, sid: Sid) -> bool | None:
+        return None
+
+    def lacks(self, sid: Sid) -> str:
+        return "id_range is too narrow, or it is of another domain"
+
+    def unsure(self, sids: Collection[Sid]) -> list[Sid]:
+        return []
+
+    def has_asked(self, sid: Sid) -> bool:
+        return True
+
+    def ask(self, sids: Collection[Sid]) -> None:
+        """Ask nobody: all numbers are computed."""
 
     def of(self, sid: Sid) -> int | None:
-        """Return the number of a user or a group, or None if it has none."""
         *domain, rid = sid.sub_authorities or (0,)
         above = sid._replace(sub_authorities=tuple(domain))
         if len(domain) != 4 or domain[0] != 21:

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from smb3server.access.descriptor import Sid
 from smb3server.domain import kerberos, keytab
@@ -111,15 +111,26 @@ def leave(config: DomainConfig, controllers: DomainControllers, who: Administrat
         return entry[0] if entry is not None else ""
 
 
-def number_of_key(config: DomainConfig, controllers: DomainControllers, password: str) -> int:
-    """Return which version of the machine account's key the domain has, asked by the account itself. Raises
-    ``JoinError``."""
+class Registered(NamedTuple):
+    """What the domain knows of the machine account."""
+
+    number: int
+    """Version of its key."""
+    services: frozenset[str]
+    """Its service principals, in lower case: the directory compares them so."""
+
+
+def registered(config: DomainConfig, controllers: DomainControllers, password: str) -> Registered:
+    """Return what the domain knows of the machine account, asked by the account itself. Raises ``JoinError``."""
     who = Administrator(f"{config.machine}$", password)
     with _errors(), _directory(config, controllers, who) as directory:
         entry = _find(directory, config.machine)
         if entry is None:
             raise JoinError(f"the domain has no account {config.machine}$")
-        return _number_of_key(directory, entry[0])
+        found = directory.ldap.search(entry[0], ["servicePrincipalName"], scope=BASE)
+        names = found[0][1].get("serviceprincipalname", []) if found else []
+        services = frozenset(name.decode("utf-8", "replace").lower() for name in names)
+        return Registered(_number_of_key(directory, entry[0]), services)
 
 
 def _number_of_key(directory: _Directory, name: str) -> int:
@@ -137,14 +148,9 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except gssapi.raw.GSSError as error:
-        raise JoinError(f"Kerberos: {_plain(error)}") from error
+        raise JoinError(f"Kerberos: {kerberos.words(error)}") from error
     except (LdapError, RpcError, MachineError, OSError, ValueError) as error:
         raise JoinError(str(error)) from error
-
-
-def _plain(error: Any) -> str:
-    """Return the text of a GSS-API error that says most."""
-    return str(error.get_all_statuses(error.min_code, False)[0] if error.min_code else error).strip()
 
 
 @contextlib.contextmanager
@@ -157,7 +163,7 @@ def _directory(config: DomainConfig, controllers: DomainControllers, who: Admini
     try:
         _check_clock(controller, root)
         with kerberos.realm_known(config.realm, [controller, *(one for one in found if one != controller)]):
-            ldap.log_on(controller.name, kerberos.credentials(who.name, config.realm, who.password))
+            ldap.log_on(controller.name, config.realm, kerberos.credentials(who.name, config.realm, who.password))
             base = _one(root, "defaultnamingcontext", "naming context").decode()
             configuration = _one(root, "configurationnamingcontext", "configuration").decode()
             yield _Directory(controller, ldap, base, configuration)
@@ -217,7 +223,7 @@ def _one(entry: Entry, attribute: str, what: str) -> bytes:
 def _check_domain(directory: _Directory, config: DomainConfig) -> None:
     """Compare the names of the configuration with the domain's."""
     partitions = f"CN=Partitions,{directory.configuration}"
-    found = directory.ldap.search(partitions, ["nETBIOSName", "dnsRoot"], ("nCName", directory.base))
+    found = directory.ldap.search(partitions, ["nETBIOSName", "dnsRoot"], [("nCName", directory.base)])
     names = [entry for _, entry in found if "netbiosname" in entry]
     if not names:
         raise JoinError("the controller does not say the domain's NetBIOS name")
@@ -227,7 +233,7 @@ def _check_domain(directory: _Directory, config: DomainConfig) -> None:
 
 
 def _find(directory: _Directory, machine: str) -> tuple[str, Entry] | None:
-    found = directory.ldap.search(directory.base, ["userAccountControl"], ("sAMAccountName", f"{machine}$"))
+    found = directory.ldap.search(directory.base, ["userAccountControl"], [("sAMAccountName", f"{machine}$")])
     # References to other domains have no entry.
     return found[0] if found and found[0][1] else None
 

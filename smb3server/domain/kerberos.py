@@ -67,3 +67,8 @@ def credentials(user: str, realm: str, password: str | None) -> Any:
         name, password.encode(), usage="initiate", mechs=[gssapi.MechType.kerberos]
     )
     return gssapi.Credentials(found.creds)
+
+
+def words(error: Any) -> str:
+    """Return the text of a GSS-API error that says most."""
+    return str(error.get_all_statuses(error.min_code, False)[0] if error.min_code else error).strip()

@@ -49,8 +49,9 @@ class LdapConnection:
     def close(self) -> None:
         self._socket.close()
 
-    def log_on(self, host: str, credentials: Any) -> None:
-        """Log on by Kerberos as the user of ``credentials`` (``gssapi``), and seal all that follows.
+    def log_on(self, host: str, realm: str, credentials: Any) -> None:
+        """Log on to the controller ``host`` by Kerberos as the user of ``credentials`` (``gssapi``), and seal all that
+        follows.
 
         Raises ``LdapError``, ``OSError``, and the errors of ``gssapi``. [RFC 4752 3.1]
         """
@@ -58,7 +59,8 @@ class LdapConnection:
 
         wanted = gssapi.RequirementFlag
         context = gssapi.SecurityContext(
-            name=gssapi.Name(f"ldap@{host}", gssapi.NameType.hostbased_service),
+            # With its realm, so that no name of a host is looked up, forwards or backwards.
+            name=gssapi.Name(f"ldap/{host}@{realm}", gssapi.NameType.kerberos_principal),
             creds=credentials,
             flags=wanted.mutual_authentication | wanted.integrity | wanted.confidentiality,
             mech=gssapi.MechType.kerberos,
@@ -90,9 +92,10 @@ class LdapConnection:
         return bytes(answer["serverSaslCreds"]) if answer["serverSaslCreds"].hasValue() else b""
 
     def search(
-        self, base: str, attributes: Sequence[str], where: tuple[str, str] | None = None, scope: int = SUBTREE
+        self, base: str, attributes: Sequence[str], where: Sequence[tuple[str, str]] = (), scope: int = SUBTREE
     ) -> list[tuple[str, Entry]]:
-        """Return names and values of the entries whose attribute has a value. None means all.
+        """Return names and values of the entries in which one of the attributes of ``where`` has its value. Without any
+        these are all entries.
 
         Raises ``LdapError`` and ``OSError``. [RFC 4511 4.5]
         """
@@ -105,11 +108,13 @@ class LdapConnection:
         request["sizeLimit"] = 100
         request["timeLimit"] = 0
         request["typesOnly"] = False
-        if where is None:
+        wanted = [equal(attribute, value.encode()) for attribute, value in where]
+        if not wanted:
             request["filter"]["present"] = "objectClass"
+        elif len(wanted) == 1:
+            request["filter"] = wanted[0]
         else:
-            request["filter"]["equalityMatch"]["attributeDesc"] = where[0]
-            request["filter"]["equalityMatch"]["assertionValue"] = where[1].encode()
+            request["filter"]["or"].setComponents(*wanted)
         request["attributes"].setComponents(*attributes)
         found: list[tuple[str, Entry]] = []
         for answer in self._ask("searchRequest", request, "searchResDone"):
@@ -169,7 +174,7 @@ class LdapConnection:
             total += len(data)
             if total > 4 * MAX_MESSAGE:
                 raise LdapError("an answer that is too long")
-            answer = _decoded(data)
+            answer = decoded(data)
             if int(answer["messageID"]) != self._number:
                 raise LdapError("not the answer to this request")
             name = answer["protocolOp"].getName()
@@ -222,6 +227,16 @@ class LdapConnection:
         return data
 
 
+def equal(attribute: str, value: bytes) -> Any:
+    """Return the filter for an attribute that has a value. [RFC 4511 4.5.1.7]"""
+    from impacket.ldap import ldapasn1
+
+    found = ldapasn1.Filter()
+    found["equalityMatch"]["attributeDesc"] = attribute
+    found["equalityMatch"]["assertionValue"] = value
+    return found
+
+
 def _size(data: bytes | bytearray) -> int | None:
     """Return the size of the BER sequence that begins here, or None if too little of it is known. Raises
     ``LdapError``."""
@@ -242,7 +257,8 @@ def _size(data: bytes | bytearray) -> int | None:
     return size
 
 
-def _decoded(data: bytes) -> Any:
+def decoded(data: bytes) -> Any:
+    """Return an LDAPMessage. Raises ``LdapError`` for a malformed one."""
     from impacket.ldap import ldapasn1
 
     try:

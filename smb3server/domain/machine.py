@@ -27,6 +27,8 @@ from smb3server.settings.domain import DomainConfig
 
 KEPT = 2
 """Passwords that are kept, and versions of keys in the keytab."""
+_ODD = 86400
+"""Seconds that a password may seem to be set in the future: nodes' clocks differ a little."""
 _FORMAT = 1
 
 
@@ -57,7 +59,8 @@ def new_password() -> str:
 class Machine:
     """The machine account of one member, or of all nodes of a cluster that share the file."""
 
-    def __init__(self, secret: Path, keytab_file: Path) -> None:
+    def __init__(self, secret: Path, keytab_file: Path, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._file = secret
         self._keytab = keytab_file
         self._read: tuple[tuple[int, int], Account] | None = None
@@ -123,7 +126,9 @@ class Machine:
 
         Raises ``MachineError``."""
         account = self.account()
-        return account.pending or (bool(seconds) and account.versions[0].set_at + seconds <= time.time())
+        age = self._clock() - account.versions[0].set_at
+        # A time to come is that of a clock which was wrong: nobody knows how old the password is.
+        return account.pending or (bool(seconds) and (age >= seconds or age < -_ODD))
 
     def rotate(self, in_use: Callable[[], str], set_password: Callable[[str], None], seconds: int = -1) -> bool:
         """Change the account's password, and return whether this was done.
@@ -143,7 +148,7 @@ class Machine:
                 if seconds >= 0 and not self.due(seconds):
                     return True
             latest = account.versions[0]
-            new = Version(new_password(), latest.number + 1, int(time.time()))
+            new = Version(new_password(), latest.number + 1, int(self._clock()))
             begun = replace(account, versions=(new, *account.versions)[:KEPT], pending=True)
             self.write(begun)
             set_password(new.password)

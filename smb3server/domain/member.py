@@ -8,6 +8,7 @@ from smb3server.auth.users import nt_hash
 from smb3server.domain.controllers import DomainControllers
 from smb3server.domain.machine import machine_of
 from smb3server.domain.netlogon import Netlogon, SecureChannel
+from smb3server.domain.stored_ids import LdapNumbers
 from smb3server.settings.domain import DomainConfig
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class Member:
         self.netlogon = Netlogon(self.controllers, self.machine, config.realm)
         self.validate = self.netlogon.validate
         self.call = self.netlogon.call
+        self.numbers = LdapNumbers(self.controllers, self.machine, config.realm).numbers
 
     def rotate_if_due(self) -> bool:
         """Change the machine account's password if it is old enough. Return whether this was done.

@@ -185,6 +185,10 @@ class Netlogon:
         if channel is not None:
             try:
                 return operation(channel, min(end, time.monotonic() + _TIMEOUT_OF_ONE))
+            except TimeoutError as error:
+                # It hangs. Others come first now, so that a logon waits for it once.
+                reasons.append(self._failed(channel.controller, error))
+                self._drop(channel)
             except (RpcError, OSError) as error:
                 # The controller may have closed the connection long ago, or forgotten the channel at its restart. So it
                 # is tried again, in its turn.

@@ -10,8 +10,10 @@ from smb3server.access.descriptor import Sid
 from smb3server.auth.directory import Known
 from smb3server.backends.local.impersonate import may_act
 from smb3server.domain.directory import DomainDirectory
+from smb3server.domain.ids import IdMap, Ids
 from smb3server.domain.names import ControllerNames, Names, SealedCalls, Source
 from smb3server.domain.questions import Questions
+from smb3server.domain.stored_ids import Numbers, NumberSource, StoredIds
 from smb3server.domain.user import NoController, PassThrough
 from smb3server.server.server import Server
 from smb3server.settings.domain import DomainConfig
@@ -19,18 +21,21 @@ from smb3server.settings.domain import DomainConfig
 log = logging.getLogger(__name__)
 
 
-class Channel(PassThrough, SealedCalls, Protocol):
-    """The secure channel of the machine account: verifies passwords, and protects look-ups."""
+class Channel(PassThrough, SealedCalls, NumberSource, Protocol):
+    """What the machine account may ask of controllers: who has made a response, names, and numbers."""
 
 
 class _Nobody:
-    """The ``Source`` of a server that has no secure channel: it knows those who have logged on."""
+    """The sources of a server that has no secure channel: it knows those who have logged on."""
 
     def of_sids(self, sids: Collection[Sid]) -> list[Known | None]:
         raise NoController("the server has no secure channel to a controller")
 
     def of_names(self, names: Collection[str]) -> list[Known | None]:
         raise NoController("the server has no secure channel to a controller")
+
+    def numbers(self, sids: Collection[Sid]) -> dict[Sid, Numbers]:
+        raise NoController("the server has no machine account that could ask for numbers")
 
 
 class Membership:
@@ -40,11 +45,17 @@ class Membership:
         """Have ``server`` know the users of the domain. ``channel``: None means that they log on by tickets alone."""
         self._questions = Questions()
         source: Source = ControllerNames(channel) if channel is not None else _Nobody()
+        ids: IdMap
+        if config.id_mapping == "rfc2307":
+            ids = StoredIds(channel or _Nobody(), *config.id_range)
+        else:
+            ids = Ids(config.id_mapping, *config.id_range)
         server.accounts = DomainDirectory(
             server.local_accounts,
             config,
             Names(source),
             self._questions,
+            ids,
             listed=lambda: _listed(server),
             acts=may_act,
             pass_through=channel,

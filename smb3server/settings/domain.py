@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-IdMapping = Literal["rid", "autorid", "none"]
-"""How SIDs become uids and gids. With none, users of the domain act as the users of a share that have none."""
+IdMapping = Literal["rid", "autorid", "rfc2307", "none"]
+"""How SIDs become uids and gids. With rfc2307, the domain's directory stores them.
+
+With none, users of the domain act as the users of a share that have none."""
 FIRST_ID, LAST_ID = 100_000, 999_999
 DEFAULT_ROTATION = 30 * 86400
 """Seconds after which a member changes its machine account's password, as Windows does. [MS-NRPC 3.1.6]"""

@@ -15,10 +15,10 @@ import sys
 import time
 
 from smb3server.process import output
-from tools.attacks import accounts, bounds, compressed, doors, lab, rights, roce, strangers
+from tools.attacks import accounts, bounds, compressed, doors, lab, rights, roce, strangers, tickets
 from tools.attacks.lab import CASES, Case
 
-MODULES = (strangers, doors, accounts, bounds, compressed, rights, roce)
+MODULES = (strangers, doors, accounts, bounds, compressed, rights, roce, tickets)
 """Modules that register the cases when they are imported."""
 _NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
 
@@ -31,9 +31,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def possible(chosen: Case) -> bool:
-    """Return whether the case can run here."""
-    return not chosen.alone or os.geteuid() == 0
+def why_not(chosen: Case) -> str:
+    """Return what the case needs that is not here. Empty: nothing."""
+    if chosen.alone and os.geteuid() != 0:
+        return "root"
+    return ", ".join(chosen.lacks)
 
 
 def _in_own_namespace() -> int:
@@ -58,8 +60,8 @@ def main() -> int:
         return _in_own_namespace()
     begun, failed = time.monotonic(), []
     for name in options.cases or CASES:
-        if not possible(CASES[name]):
-            print(f"{name:24} left out: needs root")
+        if why_not(CASES[name]):
+            print(f"{name:24} left out: needs {why_not(CASES[name])}")
             continue
         verdict = lab.run(CASES[name], options.seconds)
         print(verdict, flush=True)

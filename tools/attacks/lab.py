@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -109,6 +110,13 @@ class Case:
     """Further sections. ``$FOLDER`` stands for the folder of the configuration, ``$`` and capitals for a free port."""
     alone: bool = False
     """Whether it needs a network namespace of its own: its ports cannot be chosen."""
+    needs: tuple[str, ...] = ()
+    """Optional modules."""
+
+    @property
+    def lacks(self) -> list[str]:
+        """The modules that are not installed here."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
 CASES: dict[str, Case] = {}
@@ -121,13 +129,14 @@ def case(
     wrapper: tuple[str, ...] = (),
     sections: str = "",
     alone: bool = False,
+    needs: tuple[str, ...] = (),
 ) -> Callable[[Attack], Attack]:
     """Register an attack under its function's name. The function's docstring describes it. See ``Case``."""
 
     def register(attack: Attack) -> Attack:
         name = attack.__name__
         says = " ".join((attack.__doc__ or "").split())
-        CASES[name] = Case(name, attack, says, prepare, config, wrapper, sections, alone)
+        CASES[name] = Case(name, attack, says, prepare, config, wrapper, sections, alone, needs)
         return attack
 
     return register
@@ -249,6 +258,11 @@ def _target(chosen: Case, seconds: float) -> Iterator[Target]:
         doors = {name: free_port() for name in sections.get_identifiers() if name != "FOLDER"}
         if "certificate" in chosen.sections:
             Authority(folder).named("page")
+        if "keytab" in chosen.sections:
+            # Takes optional modules.
+            from tools.attacks.forging import write_keytab
+
+            write_keytab(folder / "domain.keytab")
         config += sections.substitute({"FOLDER": folder, **doors})
         server = stack.enter_context(server_process.running(folder, config, wrapper=chosen.wrapper))
         yield Target(server, share, seconds, doors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from smb3server.domain.controllers import FIRST_PAUSE, LIFETIME, DomainControllers, Record, in_order
 from smb3server.domain.user import Controller
 
@@ -14,6 +16,15 @@ class Network:
         self.records: dict[str, list[Record]] = {}
         self.asked: list[str] = []
         self.down = False
+        self.site: str | Exception = ""
+        self.pings: list[str] = []
+
+    def ask_site(self, address: str, realm: str) -> str:
+        assert realm == "CONTOSO.COM"
+        self.pings.append(address)
+        if isinstance(self.site, Exception):
+            raise self.site
+        return self.site
 
     def lookup(self, name: str) -> list[Record]:
         self.asked.append(name)
@@ -27,7 +38,7 @@ class Network:
         return f"address of {host}"
 
     def controllers(self, *hosts: str, site: str = "") -> DomainControllers:
-        return DomainControllers("CONTOSO.COM", hosts, site, self.lookup, self.resolve, lambda: self.now)
+        return DomainControllers("CONTOSO.COM", hosts, site, self.lookup, self.resolve, self.ask_site, lambda: self.now)
 
 
 ALL = "_ldap._tcp.dc._msdcs.contoso.com"
@@ -50,6 +61,43 @@ def test_dns_names_them_by_priority_and_those_of_the_site_first() -> None:
     found = network.controllers(site="Berlin")
     assert names(found) == ["local", "near", "far"]
     assert found.problem == ""
+
+
+def test_a_controller_says_which_site_this_machine_is_in() -> None:
+    network = Network()
+    network.records[ALL] = [Record(0, 1, "near"), Record(10, 1, "local")]
+    network.records["_ldap._tcp.Berlin._sites.dc._msdcs.contoso.com"] = [Record(0, 1, "local")]
+    network.site = "Berlin"
+    found = network.controllers()
+    assert names(found) == ["local", "near"] and found.site == "Berlin"
+    assert network.pings == ["address of near"]
+    # Without an answer the site of the last time counts.
+    network.site = TimeoutError("no answer")
+    network.now += LIFETIME + 1
+    assert names(found) == ["local", "near"]
+    assert len(network.pings) == 3
+    # A site that DNS does not have is no obstacle.
+    network.site = "Paris"
+    network.now += LIFETIME + 1
+    assert names(found) == ["near", "local"]
+
+
+def test_those_who_come_while_dns_is_asked_do_not_wait() -> None:
+    network = Network()
+    network.records[ALL] = [Record(0, 1, "dc1")]
+    found = network.controllers()
+    assert names(found) == ["dc1"]
+    network.now += LIFETIME + 1
+    seen: list[list[str]] = []
+
+    def slow(name: str) -> list[Record]:
+        one = threading.Thread(target=lambda: seen.append(names(found)))
+        one.start()
+        one.join()
+        return network.records[ALL]
+
+    found._lookup = slow
+    assert names(found) == ["dc1"] and seen == [["dc1"]]
 
 
 def test_weights_count_among_equals() -> None:

@@ -19,8 +19,10 @@ from smb3server.auth.guessing import LogonDelayed
 from smb3server.auth.users import Account, LogonError, UserDatabase, nt_hash
 from smb3server.backends.base import User
 from smb3server.domain.directory import DomainDirectory
+from smb3server.domain.ids import IdMap, Ids
 from smb3server.domain.names import Names
 from smb3server.domain.questions import Questions
+from smb3server.domain.stored_ids import Numbers, StoredIds
 from smb3server.domain.user import DomainUser, NoController
 from smb3server.settings.domain import DomainConfig
 from smb3server.wire.status import NtStatus
@@ -88,7 +90,7 @@ class Lists:
 class Scene:
     """A member server with an account alice, and a controller."""
 
-    def __init__(self, listed: Iterable[str] = (), acts: bool = True, **config: Any) -> None:
+    def __init__(self, listed: Iterable[str] = (), acts: bool = True, ids: IdMap | None = None, **config: Any) -> None:
         users = UserDatabase()
         users.add(Account("alice", nt_hash("pw")))
         self.controller = Controller()
@@ -101,6 +103,7 @@ class Scene:
             made,
             self.names,
             self.questions,
+            ids if ids is not None else Ids(made.id_mapping, *made.id_range),
             listed=lambda: listed,
             acts=lambda: acts,
             pass_through=self.controller,
@@ -240,6 +243,7 @@ def test_a_ticket_says_who_the_user_is(scene: Scene) -> None:
         DomainConfig("CONTOSO.COM", "CONTOSO", Path("/none")),
         scene.names,
         scene.questions,
+        Ids("rid", 100_000, 999_999),
         listed=lambda: (),
         acts=lambda: True,
     )
@@ -288,3 +292,117 @@ def test_without_a_controller_look_ups_wait_once(scene: Scene) -> None:
     scene.controller.silent = False
     scene.directory.learn(names=["Staff"])
     assert scene.directory.by_name("Staff") is None
+
+
+class Directory2307:
+    """The directory of a domain, with the numbers that it stores."""
+
+    def __init__(self) -> None:
+        self.stored = {
+            below(CORP, 1104): Numbers(True, 5000, 5001),
+            below(CORP, 513): Numbers(False, None, 5513),
+            STAFF: Numbers(False, None, 5000),
+        }
+        self.silent = False
+        self.asked: list[set[Sid]] = []
+
+    def numbers(self, sids: Collection[Sid]) -> dict[Sid, Numbers]:
+        if self.silent:
+            raise NoController("nobody answers")
+        self.asked.append(set(sids))
+        return {sid: self.stored[sid] for sid in sids if sid in self.stored}
+
+
+class Stored(Scene):
+    """A member whose numbers the directory stores. ``now`` is its clock."""
+
+    def __init__(self) -> None:
+        self.source = Directory2307()
+        self.now = 1000.0
+        super().__init__(ids=StoredIds(self.source, 4000, 6000, clock=lambda: self.now), id_mapping="rfc2307")
+
+
+@pytest.fixture
+def stored() -> Iterator[Stored]:
+    made = Stored()
+    yield made
+    made.questions.close()
+
+
+def test_stored_numbers_are_asked_for_once_an_hour(stored: Stored) -> None:
+    for _ in range(3):
+        assert stored.log_on("carol", "CORP").user == User(5000, 5513, (5000, 5513))
+    assert len(stored.source.asked) == 1
+    stored.source.stored[below(CORP, 1104)] = Numbers(True, 5002, None)
+    stored.now += 3601
+    assert stored.log_on("carol", "CORP").user == User(5002, 5513, (5000, 5513))
+
+
+def test_a_user_and_a_group_may_have_the_same_number(stored: Stored) -> None:
+    stored.log_on("carol", "CORP")
+    directory = stored.directory
+    assert directory.on_host(below(CORP, 1104)) == [user_sid(5000)]
+    assert directory.on_host(STAFF) == [group_sid(5000)]
+    assert directory.on_host(below(CORP, 4444)) == []
+    assert directory.host_users(STAFF) == [] and len(directory.host_users(below(CORP, 1104))) == 1
+    stored.source.stored[below(CORP, 4444)] = Numbers(False, None, 4444)
+    directory.learn(sids=[below(CORP, 4444)])
+    assert directory.on_host(below(CORP, 4444)) == [group_sid(4444)]
+
+
+@pytest.mark.parametrize(
+    ("sid", "numbers", "reason"),
+    [
+        (1104, Numbers(True, None, 5001), "no uidNumber"),
+        (1104, Numbers(True, 0, 5001), "uidNumber 0 is outside of id_range"),
+        (1104, Numbers(True, 3999, None), "outside of id_range, which is 4000 to 6000"),
+        (1104, Numbers(True, 6001, None), "outside of id_range"),
+        (1104, None, "no gidNumber"),
+        (513, Numbers(False, None, 0), "primary group S-1-5-21-1-2-3-513 .* gidNumber 0 is outside"),
+    ],
+)
+def test_who_has_no_number_in_the_range_is_refused(
+    stored: Stored, sid: int, numbers: Numbers | None, reason: str
+) -> None:
+    stored.source.stored[below(CORP, 1104)] = Numbers(True, 5000, None)
+    if numbers is None:
+        del stored.source.stored[below(CORP, sid)]
+    else:
+        stored.source.stored[below(CORP, sid)] = numbers
+    with pytest.raises(LogonError, match=reason):
+        stored.log_on("carol", "CORP")
+
+
+def test_a_primary_group_without_a_number_has_that_of_the_users_entry(stored: Stored) -> None:
+    stored.source.stored[below(CORP, 513)] = Numbers(False, None, None)
+    assert stored.log_on("carol", "CORP").user == User(5000, 5001, (5000,))
+
+
+def test_users_of_other_domains_have_no_stored_numbers(stored: Stored) -> None:
+    stored.log_on("carol", "CORP")
+    stored.controller.answer = carol(domain=OTHER)
+    with pytest.raises(LogonError, match="of another domain"):
+        stored.log_on("carol", "OTHER")
+
+
+def test_who_is_logged_on_keeps_numbers_that_are_forgotten(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = stored.log_on("carol", "CORP")
+    monkeypatch.setattr("smb3server.domain.stored_ids._MAX_ENTRIES", 2)
+    stored.directory.learn(sids=[below(CORP, 4444)])
+    assert stored.directory.today(identity) == identity
+    assert stored.log_on("carol", "CORP").user is not None
+
+
+def test_without_a_controller_remembered_numbers_count(stored: Stored) -> None:
+    stored.source.silent = True
+    with pytest.raises(LogonError, match="are not known: nobody answers") as refused:
+        stored.log_on("carol", "CORP")
+    assert refused.value.status == NtStatus.NO_LOGON_SERVERS
+    stored.source.silent = False
+    known = stored.log_on("carol", "CORP")
+    stored.source.silent = True
+    stored.now += 86400
+    assert stored.log_on("carol", "CORP") == known
+    stored.controller.answer = carol(groups=[below(CORP, 7777)])
+    with pytest.raises(LogonError, match="are not known"):
+        stored.log_on("carol", "CORP")

@@ -77,6 +77,21 @@ def test_the_next_one_is_asked_and_stays() -> None:
     assert [name for name, _ in Channel.made[asked:]] == ["good"]
 
 
+def test_one_that_hangs_is_waited_for_once() -> None:
+    member = asking("first", "second")
+    assert member.ask(who) == "first"
+    waits: list[str] = []
+
+    def hang(channel: Any, deadline: float) -> str:
+        if channel.controller.name == "first":
+            waits.append("first")
+            raise TimeoutError
+        return who(channel, deadline)
+
+    assert [member.ask(hang) for _ in range(3)] == ["second"] * 3
+    assert waits == ["first"]
+
+
 def test_one_that_has_not_heard_of_the_latest_password_takes_the_one_before() -> None:
     assert asking("behind").ask(lambda channel, deadline: channel.secret) is OLD
 

@@ -1,4 +1,4 @@
-"""A domain of Samba for tests: its controller, a member and a client, each in a network namespace of its own.
+"""A domain of Samba for tests: its controllers, a member and a client, each in a network namespace of its own.
 
 The controller is Debian's newest Samba in a folder (``tools/setup.sh samba-newest``), which takes root.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tools.torture import samba_root
 REALM, WORKGROUP, PASSWORD = "EXAMPLE.TEST", "EXAMPLE", "Pass-word.1"
 ROOT = samba_root.DEFAULT
 _START_SECONDS = 60
+_BIND_RESOLVER = 'mount --bind "$1" "$2" || exit 125; shift 2; exec "$@"'
 _BIND = """hosts=$1 resolv=$2
 shift 2
 mount --bind "$hosts" /etc/hosts && mount --bind "$resolv" /etc/resolv.conf || exit 125
@@ -40,62 +42,169 @@ def why_not() -> str | None:
     return f"{', '.join(lacking)} not installed (make test-tools)" if lacking else None
 
 
-class Domain:
-    """The members "dc" (dc1.example.test), "member" and "client"."""
+class Controller:
+    """One controller: its files, and its process as long as it runs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.network = Network(["dc", "member", "client"])
-        self._process: subprocess.Popen[bytes] | None = None
-        self._place = folder / "dc"
+    def __init__(self, domain: Domain, member: str) -> None:
+        self._domain = domain
+        self.member = member
+        self.name = f"{member}.{REALM.lower()}"
+        self.folder = domain.folder / member
+        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
-        return self.network.address("dc")
+        return self._domain.network.address(self.member)
+
+    @property
+    def settings(self) -> str:
+        return str(self.folder / "etc" / "smb.conf")
+
+    def inside(self) -> list[str]:
+        """Return the first words of programs of the newest Samba on this machine."""
+        resolver = ["sh", "-c", _BIND_RESOLVER, "sh", str(self._domain.folder / "resolv.conf")]
+        bound = ["unshare", "--mount", "--propagation", "private", *resolver, str(ROOT / "etc/resolv.conf")]
+        prefix = [*self._domain.network.prefix(self.member), *bound]
+        return [*prefix, *self._domain.bound_hosts(), *samba_root.prefix(ROOT, self._domain.folder)]
+
+    def make(self, *arguments: str) -> None:
+        """Make its files with samba-tool. Raises ``CalledProcessError``."""
+        self._domain.samba(self, *arguments, f"--targetdir={self.folder}", *(f"--option={one}" for one in _OPTIONS))
+        self._complete_settings()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. Raises ``TimeoutError``."""
+        command = ["/usr/sbin/samba", "-F", "--no-process-group", "-s", self.settings]
+        with (self._domain.folder / f"{self.member}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.inside(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._await()
+
+    def send(self, number: int) -> None:
+        """Send a signal to all of its processes."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self.end(signal.SIGKILL)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End it, if it runs."""
+        if self.process is None:
+            return
+        self.send(number)
+        self.process.wait()
+        self.process = None
+
+    def _complete_settings(self) -> None:
+        """Keep what the controller has at run time out of a /run that other controllers use."""
+        run = self.folder / "run"
+        run.mkdir()
+        lines = [*_OPTIONS, "dns forwarder ="]
+        lines += [f"{name} = {run}" for name in ("pid directory", "ncalrpc dir", "winbindd socket directory")]
+        path = Path(self.settings)
+        added = "".join(f"\t{line}\n" for line in lines)
+        path.write_text(path.read_text().replace("[global]\n", f"[global]\n{added}", 1))
+
+    def _await(self) -> None:
+        """Wait until it answers for Kerberos, LDAP and RPC. Raises ``TimeoutError``."""
+        end = time.monotonic() + _START_SECONDS
+
+        def look() -> None:
+            for port in (53, 88, 135, 389, 445):
+                while True:
+                    try:
+                        socket.create_connection((self.address, port), timeout=2).close()
+                        break
+                    except OSError:
+                        if time.monotonic() > end:
+                            raise TimeoutError(f"port {port} of {self.name} does not answer") from None
+                        time.sleep(0.2)
+
+        self._domain.network.run("client", look)
+
+
+class Domain:
+    """The machines "dc1" (dc1.example.test), "member", "client" and, after ``second``, "dc2"."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.network = Network(["dc1", "member", "client", "dc2"])
+        self.first, self._second = Controller(self, "dc1"), Controller(self, "dc2")
+
+    password = PASSWORD
+    """Of all users."""
+
+    @property
+    def controllers(self) -> tuple[Controller, Controller]:
+        """Both controllers; the second one runs after ``second``."""
+        return self.first, self._second
+
+    def replicate(self) -> None:
+        """Have both controllers know what either of them does."""
+        base = ",".join(f"DC={part}" for part in REALM.lower().split("."))
+        who = ["-U", f"{WORKGROUP}\\Administrator%{PASSWORD}"]
+        for one, other in (self.controllers, self.controllers[::-1]):
+            self.tool("drs", "replicate", one.name, other.name, base, *who)
+
+    @property
+    def address(self) -> str:
+        """Address of the first controller."""
+        return self.first.address
 
     def up(self) -> None:
         """Make the domain, and start its controller. Raises ``CalledProcessError`` and ``TimeoutError``."""
         self.network.up()
-        self._write_names()
-        self.tool(
+        self._write_names([self.first])
+        self.first.make(
             "domain",
             "provision",
-            f"--targetdir={self._place}",
             f"--realm={REALM}",
             f"--domain={WORKGROUP}",
             "--server-role=dc",
             "--dns-backend=SAMBA_INTERNAL",
-            "--host-name=dc1",
+            "--use-rfc2307",
+            f"--host-name={self.first.member}",
             f"--host-ip={self.address}",
             f"--adminpass={PASSWORD}",
             "--function-level=2016",
-            *(f"--option={option}" for option in _OPTIONS),
-            settings=False,
         )
-        self._complete_settings()
         self.tool("domain", "passwordsettings", "set", "--complexity=off", "--min-pwd-age=0", "--history-length=0")
         for name in ("alice", "disabled"):
             self.tool("user", "create", name, PASSWORD)
         self.tool("user", "disable", "disabled")
-        command = ["/usr/sbin/samba", "-F", "--no-process-group", "-s", self._settings]
-        log = (self.folder / "dc.log").open("wb")
-        with log:
-            self._process = subprocess.Popen(
-                [*self._inside(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._await()
+        self.first.start()
+
+    def second(self) -> Controller:
+        """Have a second controller join the domain, and start it. Return it; once it runs, nothing is done."""
+        if self._second.process is not None:
+            return self._second
+        if not self._second.folder.exists():
+            who = ["-U", f"{WORKGROUP}\\Administrator%{PASSWORD}"]
+            names = [f"--server={self.first.name}", f"--option=netbios name = {self._second.member}"]
+            self._second.make("domain", "join", REALM.lower(), "DC", *who, *names, "--dns-backend=SAMBA_INTERNAL")
+        self._second.start()
+        self._write_names([self.first, self._second])
+        return self._second
 
     def down(self) -> None:
-        """End the controller, and remove the namespaces."""
-        if self._process is not None:
-            os.killpg(self._process.pid, 15)
-            self._process.wait()
+        """End the controllers, and remove the namespaces."""
+        for controller in (self.first, self._second):
+            controller.end()
         self.network.down()
 
-    def tool(self, *arguments: str, settings: bool = True) -> str:
-        """Run samba-tool on the controller's files, and return what it prints."""
-        words = [*self._inside(), "samba-tool", *arguments, *(("-s", self._settings) if settings else ())]
-        return subprocess.run(words, check=True, capture_output=True, text=True, timeout=110).stdout
+    def tool(self, *arguments: str) -> str:
+        """Run samba-tool on the first controller's files, and return what it prints."""
+        return self.samba(self.first, *arguments, "-s", self.first.settings)
+
+    def samba(self, controller: Controller, *arguments: str) -> str:
+        """Run samba-tool on a controller's machine, and return what it prints."""
+        words = [*controller.inside(), "samba-tool", *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def command(
         self, member: str, *arguments: str, typed: str = "", **environment: str
@@ -117,53 +226,26 @@ class Domain:
 
     def words(self, member: str, arguments: Sequence[str]) -> list[str]:
         """Return the words of a command that runs as a machine of the domain."""
+        return [*self.network.prefix(member), *self.bound_hosts(), *arguments]
+
+    def bound_hosts(self) -> list[str]:
+        """Return the first words of programs that see the domain's names."""
         names = [str(self.folder / "hosts"), str(self.folder / "resolv.conf")]
-        bound = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _BIND, "sh", *names]
-        return [*self.network.prefix(member), *bound, *arguments]
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _BIND, "sh", *names]
 
     def environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, "KRB5_CONFIG": str(self.folder / "krb5.conf"), "SMB3SERVER_PASSWORD": PASSWORD, **more}
 
-    @property
-    def _settings(self) -> str:
-        return str(self._place / "etc" / "smb.conf")
-
-    def _inside(self) -> list[str]:
-        return [*self.network.prefix("dc"), *samba_root.prefix(ROOT, self.folder)]
-
-    def _write_names(self) -> None:
+    def _write_names(self, controllers: Sequence[Controller]) -> None:
         domain = REALM.lower()
         own = f"{self.network.address('member')} files.{domain} files\n"
-        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} dc1.{domain} dc1\n{own}")
-        (self.folder / "resolv.conf").write_text(f"search {domain}\nnameserver {self.address}\n")
+        hosts = "".join(f"{one.address} {one.name} {one.member}\n" for one in (self.first, self._second))
+        servers = "".join(f"nameserver {one.address}\n" for one in controllers)
+        kdcs = "".join(f"  kdc = {one.address}\n" for one in controllers)
+        # Mounts are of these files: they keep their inodes.
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}{own}")
+        (self.folder / "resolv.conf").write_text(f"search {domain}\noptions timeout:1 attempts:2\n{servers}")
         (self.folder / "krb5.conf").write_text(
             f"[libdefaults]\n default_realm = {REALM}\n rdns = false\n dns_lookup_realm = false\n"
-            f"[realms]\n {REALM} = {{\n  kdc = {self.address}\n }}\n[domain_realm]\n .{domain} = {REALM}\n"
+            f"[realms]\n {REALM} = {{\n{kdcs} }}\n[domain_realm]\n .{domain} = {REALM}\n"
         )
-
-    def _complete_settings(self) -> None:
-        """Keep what the controller has at run time out of a /run that other controllers use."""
-        run = self.folder / "run"
-        run.mkdir()
-        lines = [*_OPTIONS, "dns forwarder ="]
-        lines += [f"{name} = {run}" for name in ("pid directory", "ncalrpc dir", "winbindd socket directory")]
-        path = Path(self._settings)
-        added = "".join(f"\t{line}\n" for line in lines)
-        path.write_text(path.read_text().replace("[global]\n", f"[global]\n{added}", 1))
-
-    def _await(self) -> None:
-        """Wait until the controller answers for Kerberos, LDAP and RPC. Raises ``TimeoutError``."""
-        end = time.monotonic() + _START_SECONDS
-
-        def look() -> None:
-            for port in (53, 88, 135, 389, 445):
-                while True:
-                    try:
-                        socket.create_connection((self.address, port), timeout=2).close()
-                        break
-                    except OSError:
-                        if time.monotonic() > end:
-                            raise TimeoutError(f"port {port} of the controller does not answer") from None
-                        time.sleep(0.2)
-
-        self.network.run("client", look)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,73 +22,13 @@ from smb3server.domain.user import Controller, DomainUser, NoController
 from smb3server.wire.status import NtStatus
 from tests.lab.served import open_up
 from tests.system.domain.controller import PASSWORD, REALM, WORKGROUP, Domain
+from tests.system.domain.member import Member, at_addresses
 
 pytestmark = [pytest.mark.root, pytest.mark.interop, pytest.mark.timeout(300)]
 
 NOBODY = (65534, 65534)
 UNITS = "+setuid,+setgid,+chown,+dac_override,+dac_read_search,+fowner,+fsetid,+net_bind_service"
 """Capabilities of dist/smb3server.service that serving files takes."""
-CONFIG = """
-[server]
-name = "FILES"
-listen = ["{address}"]
-port = 445
-state = "{folder}/state"
-[domain]
-realm = "{realm}"
-[[share]]
-name = "data"
-path = "{folder}/data"
-"""
-
-
-class Member:
-    """A server of this project that has joined."""
-
-    def __init__(self, domain: Domain, folder: Path) -> None:
-        self.domain = domain
-        self.folder = folder
-        self.config = folder / "server.toml"
-        (folder / "data").mkdir()
-        (folder / "data").chmod(0o777)
-        address = domain.network.address("member")
-        self.config.write_text(CONFIG.format(address=address, folder=folder, realm=REALM.lower()))
-
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.domain.smb3server("domain", *arguments, "--config", str(self.config), **environment)
-
-    @property
-    def machine(self) -> Machine:
-        return Machine(self.folder / "state" / "domain.secret", self.folder / "state" / "domain.keytab")
-
-    def netlogon(self, *controllers: Controller) -> Netlogon:
-        fixed = DomainControllers(REALM, [one.name for one in controllers], resolve=_fixed(controllers))
-        return Netlogon(fixed, self.machine, REALM)
-
-    @contextlib.contextmanager
-    def serving(self, *prefix: str, options: Sequence[str] = ()) -> Iterator[None]:
-        log = self.folder / "server.log"
-        with log.open("wb") as output:
-            command = [*prefix, sys.executable, "-m", "smb3server", "--config", str(self.config), *options]
-            words = self.domain.words("member", command)
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.domain.environment()
-            )
-        try:
-            end = time.monotonic() + 40
-            while "\nready" not in log.read_text():
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.1)
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(40)
-
-
-def _fixed(controllers: tuple[Controller, ...]) -> Callable[[str], str]:
-    addresses = {one.name: one.address for one in controllers}
-    return lambda host: addresses[host]
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +75,81 @@ def test_status_and_doctor_find_nothing_wrong(member: Member) -> None:
     assert "secure channel" in {one["subject"] for one in report["findings"]}
     doctor = member.domain.smb3server("doctor", "--config", str(member.config))
     assert "secure channel: dc1.example.test accepts the machine account" in doctor.stdout
+
+
+def test_doctor_finds_names_that_the_domain_has_lost(member: Member) -> None:
+    domain = member.domain
+    domain.tool("spn", "delete", f"cifs/files.{REALM.lower()}", "FILES$")
+    try:
+        found = member.run("status")
+        assert found.returncode == 1
+        assert f"the domain does not know cifs/files.{REALM.lower()}: clients get no ticket" in found.stdout
+    finally:
+        domain.tool("spn", "add", f"cifs/files.{REALM.lower()}", "FILES$")
+    assert member.run("status").returncode == 0
+
+
+def _age(member: Member, days: int) -> int:
+    """Have the password of the machine account seem older. Return the version of its key."""
+    secret = member.folder / "state" / "domain.secret"
+    data = json.loads(secret.read_text())
+    data["versions"][0]["set_at"] -= days * 86400
+    secret.write_text(json.dumps(data))
+    return int(data["versions"][0]["number"])
+
+
+def test_of_two_nodes_one_changes_an_old_password(member: Member, tmp_path: Path) -> None:
+    """Both are one machine: they share the secret and the keytab."""
+    other = Member(member.domain, tmp_path)
+    shared = "".join(f'{name} = "{member.folder}/state/domain.{name}"\n' for name in ("secret", "keytab"))
+    text = other.config.read_text().replace("port = 445", "port = 4450")
+    other.config.write_text(text.replace("[[share]]", f"{shared}[[share]]", 1))
+    before = _age(member, 31)
+    with member.serving(), other.serving():
+        end = time.monotonic() + 60
+        while member.machine.account().versions[0].number == before or member.machine.account().pending:
+            assert time.monotonic() < end, member.log + other.log
+            time.sleep(0.1)
+        done = member.smbclient("alice", "ls")
+        assert done.returncode == 0, done.stdout
+    assert member.machine.account().versions[0].number == before + 1
+    changes = [one.log.count("the password of the machine account FILES$ is changed") for one in (member, other)]
+    assert sorted(changes) == [0, 1]
+    assert member.run("status").returncode == 0
+
+
+def test_a_short_rotation_is_kept(member: Member) -> None:
+    text = member.config.read_text()
+    member.config.write_text(text.replace("[[share]]", 'rotation = "2s"\n[[share]]', 1))
+    before = member.machine.account().versions[0].number
+    try:
+        with member.serving():
+            end = time.monotonic() + 90
+            while member.machine.account().versions[0].number < before + 3:
+                assert time.monotonic() < end, member.log
+                time.sleep(0.1)
+            done = member.smbclient("alice", "ls")
+            assert done.returncode == 0, done.stdout + member.log
+    finally:
+        member.config.write_text(text)
+    assert member.run("status").returncode == 0
+
+
+def test_who_is_disabled_gets_neither_a_ticket_nor_in(member: Member) -> None:
+    pytest.importorskip("gssapi", reason="needs the part kerberos")
+    domain = member.domain
+    domain.tool("user", "create", "leaver", PASSWORD)
+    cache, late = str(member.folder / "leaver"), str(member.folder / "leaver-late")
+    with member.serving():
+        for name in (cache, late):
+            assert member.kinit("leaver", name).returncode == 0
+        assert member.smbclient("leaver", "ls", cache=cache).returncode == 0
+        domain.tool("user", "disable", "leaver")
+        # Controllers give a service's ticket to nobody who is disabled. The one that is there is good until it ends.
+        assert member.smbclient("leaver", "ls", cache=late).returncode != 0
+        assert member.smbclient("leaver", "ls", cache=cache).returncode == 0
+        assert "NT_STATUS_ACCOUNT_DISABLED" in member.smbclient("leaver", "ls").stdout
+        assert member.kinit("leaver", late).returncode != 0
 
 
 def test_an_account_of_the_name_is_not_taken_over_unasked(member: Member) -> None:
@@ -218,7 +230,7 @@ def test_a_machine_that_the_domain_does_not_know_is_refused(member: Member, tmp_
     wrong = account.versions[0]._replace(password="another")
     forged.write(dataclasses.replace(account, versions=(wrong,)))
     controller = Controller("dc1.example.test", member.domain.address)
-    fixed = DomainControllers(REALM, [controller.name], resolve=_fixed((controller,)))
+    fixed = DomainControllers(REALM, [controller.name], resolve=at_addresses((controller,)))
     with pytest.raises(NoController, match=r"refuses the machine account FILES\$: ACCESS_DENIED"):
         _ask(member, Netlogon(fixed, forged, REALM), "alice", PASSWORD)
 

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
-from tools.attacks import accounts, bounds, doors, lab, rights, strangers
+from tools.attacks import accounts, bounds, doors, lab, rights, strangers, tickets
 from tools.attacks.lab import CASES, MOST_LOG, MOST_PROCESSOR, MOST_RESIDENT, Verdict
 
-MODULES = (strangers, doors, accounts, bounds, rights)
+MODULES = (strangers, doors, accounts, bounds, rights, tickets)
 """Whose import registers the cases. Some need a network namespace: ``python -m tools.attacks`` makes one."""
 QUICK = (
     "which_accounts_exist",
@@ -21,6 +21,8 @@ QUICK = (
     "locks_given_back",
     "requests_that_are_none",
     "silent_at_the_metrics",
+    "forged_tickets",
+    "stolen_tickets",
 )
 """Cases that take about a second each."""
 
@@ -29,6 +31,8 @@ def _run(name: str) -> None:
     wrapper = CASES[name].wrapper
     if wrapper and shutil.which(wrapper[0]) is None:
         pytest.skip(f"{wrapper[0]} is not installed")
+    if CASES[name].lacks:
+        pytest.skip(f"not installed: {', '.join(CASES[name].lacks)}")
     verdict = lab.run(CASES[name], seconds=3)
     assert not verdict.judge(), f"{verdict}\n" + "\n".join([*verdict.judge(), *verdict.notes])
 
