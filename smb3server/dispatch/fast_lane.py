@@ -261,7 +261,7 @@ class FastLane:
         elif cipher_session is not None and cipher_session.cipher is not None:
             segments = (header, fixed, data) if data is not None else (header, fixed)
             sealed, release = seal(segments, cipher_session.cipher, connection.transport.acquire)
-            connection.transport.send((sealed,), None, release)
+            connection.transport.send((sealed,), invalidate, release)
         elif data is not None:
             connection.transport.send((header + fixed, data), invalidate)
         else:

@@ -50,6 +50,8 @@ def reads(fix: Callable[[Connection, bytes], bytes]) -> Breaker:
             return original(self, memoryview(bytearray(fix(self, bytes(view)))), now, invalidated)
 
         patch.setattr(Connection, "_receive_data", receive)
+        # The short way parses for itself.
+        patch.setattr(Connection, "receive_whole", lambda self, view, now: None)
 
     return breaker
 

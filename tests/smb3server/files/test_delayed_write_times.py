@@ -19,6 +19,8 @@ from tests.lab.rule_scene import Ground, act, write_time
 class Store:
     """A file's handle whose store moves its time with every write."""
 
+    queue = None
+
     def __init__(self) -> None:
         self.last_write_time = 1000
 

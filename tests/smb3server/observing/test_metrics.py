@@ -20,6 +20,7 @@ from smb3server.observing import metrics, metrics_port
 from smb3server.observing.loop_lag import LoopLag
 from smb3server.observing.metrics_port import MetricsPort
 from smb3server.persistence.etcd_health import MemberState
+from smb3server.process.storage_queue import StorageQueue
 from smb3server.status.cluster_state import ClusterState
 from smb3server.status.model import ClusterRecord, EtcdMember, EtcdRecord, ServiceRecord
 from smb3server.wire.create import Access, CreateDisposition
@@ -268,7 +269,10 @@ def exported(tmp_path: Path) -> set[str]:
             scene.server.events.counts.refused_logons["wrong_password"] += 1
             for share in scene.server.share_list.values():
                 share.emptied = Emptied()
+                share.queue = StorageQueue(share.name)
             names.update(name for name, _ in read(scene, LoopLag(), Audit(), Node()))
+            for share in scene.server.share_list.values():
+                share.queue = None
 
     play(tmp_path, body)
     return names
