@@ -25,7 +25,7 @@ from tools.support.innocent import PASSWORD, USER
 from tools.support.ports import free_port
 from tools.support.server_process import ServerProcess
 
-MOST_PROCESSOR = 0.08
+MOST_PROCESSOR = 0.1
 """Seconds of the server's processor time that may pass between an innocent client's ECHO and the answer."""
 MOST_RESIDENT = 200 << 20
 MOST_LOG = 64 << 10
