@@ -115,7 +115,7 @@ case ${1:-} in
       debootstrap=debootstrap pipx=pipx groff=groff-base /usr/lib/python3/dist-packages/pip=python3-pip \
       /usr/share/doc/python3-venv=python3-venv \
       chromium=chromium chromedriver=chromium-driver avahi-daemon=avahi-daemon avahi-browse=avahi-utils dbus-daemon=dbus-daemon wsdd=wsdd openssl=openssl \
-      /usr/libexec/gvfsd-dnssd=gvfs-backends gio=libglib2.0-bin rsync=rsync \
+      /usr/libexec/gvfsd-dnssd=gvfs-backends gio=libglib2.0-bin rsync=rsync rclone=rclone nmap=nmap \
       redis-server=redis-server memcached=memcached fusermount3=fuse3)
     # shellcheck disable=SC2086  # a list of words
     [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2

@@ -102,8 +102,8 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
     """Split a name such as ``a\\b:stream:$DATA`` into (components, stream, directory).
 
     ``directory`` is True for ``::$INDEX_ALLOCATION``, False for ``::$DATA`` (the unnamed data stream: only files have
-    one), and None if the name says nothing about it. Raises ``InvalidName``, also for a trailing backslash: a caller
-    that tolerates one removes it first.
+    one), and None if the name says nothing about it. Several backslashes between two components are one, as on Windows
+    and Samba. Raises ``InvalidName``, also for a trailing backslash: a caller that tolerates one removes it first.
     """
     if not name:
         return (), "", None
@@ -118,7 +118,7 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
     directory: bool | None = None
     components: list[str] = []
     try:
-        for component in above:
+        for component in filter(None, above):
             check_component(component)
             components.append(component)
         if ":" in last:
