@@ -63,6 +63,7 @@ def test_our_server(
     assert [path.name for path in share.rglob("*")] == ["in", "c1-1-1"]
 
 
+@pytest.mark.long
 @pytest.mark.interop
 @pytest.mark.skipif(bool(servers.missing()), reason=servers.missing())
 def test_samba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
