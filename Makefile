@@ -1,12 +1,12 @@
 # What a developer or a user types. Everything lives in .venv; tools/setup.sh makes it and says what the machine lacks.
-# PYTEST_ARGS="-k name -x" narrows `make test`, which runs one test more at a time than there are processors, since many
-# tests wait; with -s, --pdb or `-n 0` one. SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab, SUITES="lock lease" narrows
+# PYTEST_ARGS="-k name -x" narrows `make test`, which runs two tests at a time for each processor and one more, eight at
+# most, since most of a test's time is waiting; with -s, --pdb or `-n 0` one. SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab, SUITES="lock lease" narrows
 # `make torture`, TORTURE_ARGS=--update makes its results the expected ones. FUZZ_SECONDS=600 is for each target of `make
 # fuzz`, FUZZ_TARGETS="captures names" chooses them.
 
 VENV_PYTHON := .venv/bin/python
 
-TESTS_AT_ONCE := $(shell n=$$(nproc); [ $$n -le 7 ] || n=7; echo $$((n + 1)))
+TESTS_AT_ONCE := $(shell n=$$((2 * $$(nproc) + 1)); [ $$n -le 8 ] || n=8; echo $$n)
 
 # Tests of a module stay together (they share servers) until a worker has nothing left to do.
 WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,$(TESTS_AT_ONCE) --dist worksteal)

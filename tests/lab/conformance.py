@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smb3server.lab.conformance.own import SHORT, own_server
 from smb3server.lab.conformance.registry import Case, load
-from smb3server.lab.conformance.runner import run
+from smb3server.lab.conformance.runner import AT_ONCE, run
 from smb3server.lab.conformance.target import Timing
 from smb3server.lab.conformance.verdict import Result, Verdict
 
@@ -17,12 +17,12 @@ BROKEN = Timing(
 """For servers of which a case waits in vain for what they should do."""
 
 
-def results(fabric: str, cases: Sequence[Case], timing: Timing = SHORT) -> list[Result]:
+def results(fabric: str, cases: Sequence[Case], timing: Timing = SHORT, at_once: int = AT_ONCE) -> list[Result]:
     """Run ``cases`` against a new server."""
 
     async def body() -> list[Result]:
         async with own_server(fabric, timing) as target:
-            return await run(target, cases)
+            return await run(target, cases, at_once=at_once)
 
     return asyncio.run(body())
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from smb3server.cli.main import main
 from smb3server.client.protocol.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
 from tests.lab.persistent import PersistentShare
+from tests.lab.served import in_process
 from tools.cluster import node
 from tools.cluster.node import PASSWORD, USER, admin
 from tools.support.ports import free_port
@@ -48,16 +45,9 @@ def client(nodes: Sequence[Node], share: str = "data", patience: float = 30.0) -
 
 
 def asked(url: str, *arguments: str) -> tuple[int, str, str]:
-    """Status, output and errors of ``smb3server cluster``, in this process: starting one takes longer.
-
-    On a thread of its own, since the caller may have an event loop."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as errors,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        status = thread.submit(main, ("cluster", "--cluster", url, *arguments)).result()
-    return status, out.getvalue(), errors.getvalue()
+    """Status, output and errors of ``smb3server cluster``, in this process."""
+    done = in_process("cluster", "--cluster", url, *arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def seconds_since(start: float) -> float:

@@ -258,6 +258,7 @@ def test_a_worker_dies_or_hangs(importable: None, how: signal.Signals) -> None:
     assert cluster.store_processes("serve") == [] and not any(map(psutil.pid_exists, workers))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_memory_server_dies(importable: None, copies: int) -> None:
     with local_store(2, 32 * MIB) as store, local_cluster(3) as client:

@@ -298,6 +298,7 @@ def is_sorted(target: Path, source: Path) -> bool:
     return (verdict.records, verdict.unordered, verdict.checksum) == (RECORDS, 0, judge_file(source).checksum)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_memory_server_dies_in_the_middle(made: Path, tmp_path: Path, copies: int, temporary: dict[str, str]) -> None:
     """The sort ends right, or says that it cannot. It never leaves half a file."""
@@ -328,7 +329,8 @@ def test_workers_die_in_the_middle(made: Path, tmp_path: Path, temporary: dict[s
     assert is_sorted(target, made) and "Traceback" not in errors
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sort_leaves_nothing(
     made: Path, tmp_path: Path, temporary: dict[str, str], how: signal.Signals
 ) -> None:
@@ -391,6 +393,7 @@ def listed(port: int) -> str:
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+@pytest.mark.long
 def test_the_master_of_the_store_is_killed_and_replaced(made: Path, tmp_path: Path, temporary: dict[str, str]) -> None:
     """The new one reads the names from its state: the sort ends right, and its regions are freed."""
     target = tmp_path / "out"

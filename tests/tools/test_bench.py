@@ -286,15 +286,6 @@ def cases_of(names: list[str]) -> list[str]:
     return [word for name in names for word in ("--cases", name)]
 
 
-@pytest.fixture
-def compiler(tmp_path: Path) -> None:
-    """Skip where the client cannot be compiled."""
-    try:
-        client.build(tmp_path)
-    except BenchError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.usefixtures("compiler")
 def test_short_run_of_ours_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a folder that does not exist before the run, nor after it."""
@@ -341,7 +332,7 @@ def test_a_load_that_would_go_inline_fails(
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "new"
     command = [sys.executable, "-m", "smb3server", "bench", "--no-samba", "--seconds", "60", "--size", "4"]

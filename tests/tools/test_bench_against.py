@@ -11,23 +11,14 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main
-from smb3server.lab.bench import client
-from smb3server.lab.bench.errors import BenchError
 from tests.lab.served import open_up, served
 from tools.access_differential import servers
+
+pytestmark = pytest.mark.usefixtures("compiler")
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["read 1 MiB q4", "write 1 MiB q1 AES-128-GCM", "create + close", "open + close", "stat, compound"]
 SHORT = ["--seconds", "0.1", "--rounds", "1", "--size", "4", "--json"]
-
-
-@pytest.fixture(autouse=True)
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Skip where the client cannot be compiled."""
-    try:
-        client.build(tmp_path_factory.mktemp("compiler"))
-    except BenchError as error:
-        pytest.skip(str(error))
 
 
 def cases_of(names: list[str]) -> list[str]:
@@ -47,7 +38,9 @@ def check(found: str, names: list[str]) -> None:
         assert sample["rate"] > 0 and sample["late"] >= sample["middle"] > 0
 
 
-@pytest.mark.parametrize("required", [False, True], ids=["as it is", "signing required"])
+@pytest.mark.parametrize(
+    "required", [pytest.param(False, marks=pytest.mark.long), True], ids=["as it is", "signing required"]
+)
 def test_our_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], required: bool
 ) -> None:
@@ -70,6 +63,7 @@ def test_our_server(
     assert [path.name for path in share.rglob("*")] == ["in", "c1-1-1"]
 
 
+@pytest.mark.long
 @pytest.mark.interop
 @pytest.mark.skipif(bool(servers.missing()), reason=servers.missing())
 def test_samba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +77,7 @@ def test_samba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert list(folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A case that the server refuses is left out and said; a wrong password, or nobody there, ends the run."""
     share = tmp_path / "share"
@@ -113,6 +108,7 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     share = tmp_path / "share"
     share.mkdir()

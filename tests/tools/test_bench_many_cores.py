@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.lab.bench import client
-from smb3server.lab.bench.errors import BenchError
 from tools.bench import many_cores, released_lock
 from tools.bench.many_cores import Sample, Setup, possible, table
 
@@ -38,11 +36,8 @@ def test_numbers_of_processes_that_cannot_share_the_connections(capsys: pytest.C
         assert "--servers: each number must divide the largest" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("compiler")
 def test_short_run_of_one_and_two_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        client.build(tmp_path)
-    except BenchError as error:
-        pytest.skip(str(error))
     options = ["--no-samba", "--rounds", "1", "--seconds", "0.1", "--size", "1", "--folder", str(tmp_path / "new")]
     assert many_cores.main(options) == 0
     rows = [line.split("|")[1:3] for line in capsys.readouterr().out.splitlines() if line.startswith("| smb3server")]

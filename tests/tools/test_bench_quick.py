@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from smb3server.lab.bench import client
 from smb3server.lab.bench.errors import BenchError
+from tools.bench.quick import __main__ as quick
 from tools.bench.quick import record
 from tools.bench.quick.__main__ import main
-from tools.bench.quick.measure import CASES_OF_QUICK, Costs
+from tools.bench.quick.measure import CASES_OF_QUICK, Costs, bench
 
 COSTS = Costs(20.0, 30.0, 4.0, 300.0)
 
@@ -75,27 +76,23 @@ def test_the_committed_record_has_the_cases() -> None:
         assert set(costs) == {quick.name for quick in CASES_OF_QUICK}
 
 
-@pytest.fixture
-def compiler(tmp_path: Path) -> None:
-    """Skip where the client cannot be compiled."""
-    try:
-        client.build(tmp_path)
-    except BenchError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.usefixtures("compiler")
-def test_regressions_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regressions_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "record.json"
     options = ["--cases", "echo q1", "--record", str(path)]
-    assert main([*options, "--update"]) == 0
-    counts = record.read(path)["echo q1"]
-    assert 5 < counts.calls < 60
-    record.save({"echo q1": counts._replace(loops=counts.loops * 100)}, path)
-    assert main(options) == 0
-    record.save({"echo q1": counts._replace(calls=counts.calls - 2, loops=counts.loops * 100)}, path)
-    capsys.readouterr()
-    assert main(options) == 1
-    said = capsys.readouterr()
-    assert "regression" in said.out
-    assert said.err == "bench: regression: echo q1: calls\n"
+    with bench(tmp_path, 64) as running:
+        # Three runs use the same two servers.
+        monkeypatch.setattr(quick, "bench", lambda root, megabytes: contextlib.nullcontext(running))
+        assert main([*options, "--update"]) == 0
+        counts = record.read(path)["echo q1"]
+        assert 5 < counts.calls < 60
+        record.save({"echo q1": counts._replace(loops=counts.loops * 100)}, path)
+        assert main(options) == 0
+        record.save({"echo q1": counts._replace(calls=counts.calls - 2, loops=counts.loops * 100)}, path)
+        capsys.readouterr()
+        assert main(options) == 1
+        said = capsys.readouterr()
+        assert "regression" in said.out
+        assert said.err == "bench: regression: echo q1: calls\n"

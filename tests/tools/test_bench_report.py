@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from smb3server.lab.bench import client, page
+from smb3server.lab.bench import page
 from smb3server.lab.bench.cases import CASES, CROWDS, bulk, small
 from smb3server.lab.bench.errors import BenchError
 from smb3server.lab.bench.figures import Sample, fairness, percentile
@@ -167,15 +167,6 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
     assert plots.draw(store.Results(), tmp_path) == []
 
 
-@pytest.fixture
-def compiler(tmp_path: Path) -> None:
-    """Skip where the client cannot be compiled."""
-    try:
-        client.build(tmp_path)
-    except BenchError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.usefixtures("compiler")
 def test_short_run_over_tcp_and_smb_direct(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
@@ -196,6 +187,7 @@ def test_short_run_over_tcp_and_smb_direct(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_interrupted_run_keeps_what_was_measured(tmp_path: Path) -> None:
     path, folder = tmp_path / "results.json", tmp_path / "data"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from smb3server.backends.local.snapshot_making import to_keep
 from smb3server.backends.snapshot_names import parse_token
 from tests.lab import btrfs
-from tests.lab.served import ROOT, open_up
+from tests.lab.served import ROOT, command, in_process, open_up
 
 HOUR, DAY = 3600, 86400
 MIDNIGHT = 1717200000
@@ -42,17 +41,20 @@ def test_the_latest_is_always_kept() -> None:
 
 def run(*words: str, code: int = 0, user: int | None = None) -> tuple[str, str]:
     """What the command prints, and its errors."""
-    found = subprocess.run(
-        [sys.executable, "-m", "smb3server", "snapshot", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=ROOT,
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
-    )
+    if user is None:
+        found = in_process("snapshot", *words)
+    else:
+        found = subprocess.run(
+            command("snapshot", *words),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=ROOT,
+            user=user,
+            group=user,
+            extra_groups=[],
+        )
     assert found.returncode == code, found.stdout + found.stderr
     return found.stdout, found.stderr
 

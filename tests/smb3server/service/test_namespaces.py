@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from smb3server.config.error import ConfigError
 from smb3server.config.schema import Share, User
 from smb3server.dfs.namespace import Link, Namespace
 from smb3server.service.service import Service
-from tests.lab.served import Served, done, open_up, refused, run_command, served
+from tests.lab.served import Served, done, in_process, open_up, refused, run_command, served
 from tools.support import own_user
 
 FILES = """
@@ -159,13 +157,7 @@ def test_mistakes_in_the_file(tmp_path: Path, section: str, said: str) -> None:
     (tmp_path / "data").mkdir()
     write(tmp_path, f"{FILES}\n{section}\n")
     (tmp_path / "c.toml").chmod(0o600)
-    ended = subprocess.run(
-        [sys.executable, "-m", "smb3server", "check", "--config", str(tmp_path / "c.toml")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = in_process("check", "--config", str(tmp_path / "c.toml"))
     assert ended.returncode == 2
     assert said in ended.stdout + ended.stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from smb3server.rpc.ndr import ERROR_ACCESS_DENIED
 from smb3server.rpc.srvsvc_shares import NetrShareSetInfo
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import Node, asked
+from tests.lab.served import in_process
 from tools.support import own_user
 
 with warnings.catch_warnings():
@@ -116,14 +116,7 @@ class Pair:
 
     def run(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """One ``smb3server`` command about a node."""
-        state = ("--state", str(self.folder / node))
-        return subprocess.run(
-            [sys.executable, "-m", "smb3server", *arguments, *state],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return in_process(*arguments, "--state", str(self.folder / node))
 
 
 @pytest.fixture

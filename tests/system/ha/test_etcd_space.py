@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from smb3server.persistence.etcd_health import MemberState, problems
 from smb3server.persistence.store import HistoryGone, Put, StoreFull
 from tests.lab.etcd import PREFIX, Etcd, SecuredEtcd
 from tests.lab.nodes import Node, asked
+from tests.lab.served import in_process
 from tools.support import own_user
 
 QUOTA = 4 << 20
@@ -204,8 +204,9 @@ def test_a_node_says_that_it_is_out_of_the_cluster(tmp_path: Path) -> None:
     node = Node(tmp_path, "a", etcd.url, sections)
 
     def ask(*arguments: str) -> str:
-        words = [sys.executable, "-m", "smb3server", *arguments, "--state", str(tmp_path / "a")]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+        done = in_process(*arguments, "--state", str(tmp_path / "a"))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def report() -> dict[str, Any]:
         found = json.loads(ask("status", "--json"))["cluster"]

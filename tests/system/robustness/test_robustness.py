@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -253,16 +253,23 @@ LIMITS = {
 """Bytes that one silent connection of the kind may cost the server."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "iwarp_port"),
-    [
+IN_EVERY_RUN = (("nothing", False), ("NEGOTIATE", False), ("SMB Direct and NEGOTIATE", True))
+"""One kind for each layer that drops them. All others are in the long one."""
+
+
+def _cases() -> Iterator[object]:
+    for kind, iwarp_port in (
         *((kind, False) for kind in (*SAID, "NEGOTIATE")),
         ("nothing", True),
         *((kind, True) for kind in SAID if "MPA" in kind),
         *((kind, True) for kind in OVER_SMB_DIRECT),
         ("SMB Direct", False),
-    ],
-)
+    ):
+        marks = () if (kind, iwarp_port) in IN_EVERY_RUN else (pytest.mark.long,)
+        yield pytest.param(kind, iwarp_port, marks=marks)
+
+
+@pytest.mark.parametrize(("kind", "iwarp_port"), list(_cases()))
 def test_many_connect_and_say_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, iwarp_port: bool
 ) -> None:

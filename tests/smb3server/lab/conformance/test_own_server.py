@@ -1,8 +1,10 @@
-"""Our server keeps every rule, on every fabric. The cases that wait for timers run together."""
+"""Our server keeps every rule, on every fabric. The cases of a suite share one server: each case comes alone, but those
+that wait for timers run together."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 
 from smb3server.lab.conformance import own
 from smb3server.lab.conformance.own import FABRICS
-from smb3server.lab.conformance.registry import load
+from smb3server.lab.conformance.registry import Case, load
+from smb3server.lab.conformance.runner import AT_ONCE
 from smb3server.lab.conformance.verdict import Verdict
 from smbdirect.providers.loopback import CAPABILITIES as LOOPBACK
 from smbdirect.providers.loopback import LoopbackProvider
@@ -19,17 +22,22 @@ from tests.lab.conformance import expected, result, results, told
 CASES = load()
 
 
+def wrong(fabric: str, cases: Sequence[Case], at_once: int) -> list[str]:
+    """Return what there is to say about each case whose verdict is not the expected one."""
+    found = results(fabric, cases, at_once=at_once)
+    assert [each.name for each in found] == [case.name for case in cases]
+    return [told(each) for each in found if each.verdict is not expected(CASES[each.name], fabric)]
+
+
 @pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.waits])
-def test_rule(name: str, fabric: str) -> None:
-    found = result(name, fabric)
-    assert found.verdict is expected(CASES[name], fabric), told(found)
+@pytest.mark.parametrize("suite", dict.fromkeys(case.suite for case in CASES.values() if not case.waits))
+def test_rules(suite: str, fabric: str) -> None:
+    assert not wrong(fabric, [case for case in CASES.values() if case.suite == suite and not case.waits], at_once=1)
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_rules_about_time(fabric: str) -> None:
-    found = results(fabric, [case for case in CASES.values() if case.waits])
-    assert not [told(each) for each in found if each.verdict is not expected(CASES[each.name], fabric)]
+    assert not wrong(fabric, [case for case in CASES.values() if case.waits], at_once=AT_ONCE)
 
 
 def test_the_shared_folder_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
