@@ -40,7 +40,8 @@ def test_split(text: str, expected: tuple[tuple[str, ...], str, bool | None]) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "a:", "a::", "a:s:", "a:s:$BAD", "a:s:$DATA:x", "a\\", "\\a", "\\\\a", "a\\\\", "a\\b\\\\", "..", "a\\..\\b", ".", "a/b", "a*",
+        "a:", "a::", "a:s:", "a:s:$BAD", "a:s:$DATA:x", "a\\", "\\a", "\\\\a", "a\\\\", "a\\b\\\\",
+        "..", "a\\..\\b", ".", "a/b", "a*",
         "a?",
         "a<", "a>", 'a"', "a|", "a\x01", "a\0", "a:s\\b", "a:s\0", "d:x\\f", "a:x:$INDEX_ALLOCATION", "x" * 256,
         "a:" + "s" * 256, "😀" * 128, "a\\" * 20000 + "b", "a:s/t",
