@@ -5,8 +5,8 @@ Nobody else has the file open, so the open stands in nobody's way and breaks no 
 2.1.4.12] It would come and go within one turn of the event loop.
 
 As the fast lane, this lane refuses nothing. A message that is not ordinary in any respect goes the general way, as it
-came and before any state has changed; the replies to the others have the same bytes, except for the FileId, which is
-chosen by chance.
+came and before any state has changed. Only what fails while a READ or WRITE is done is answered here. The replies have
+the same bytes as those of the general way, except for the FileId, which is chosen by chance.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from smb3server.dispatch.checks import has_expired, lacks_protection
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER
 from smb3server.dispatch.short_forms import LARGEST_DATA
+from smb3server.state.file_events import DENIALS
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, HeaderFlags
@@ -53,8 +54,8 @@ _PADDING = tuple(bytes(n) for n in range(8))
 
 Requests = tuple[memoryview, memoryview, memoryview]
 """The three requests with their headers."""
-Seen = tuple["Open", Buffer, Buffer, Buffer]
-"""The open that nobody saw, and the bodies of the three responses."""
+Seen = tuple["Open", Buffer, Buffer, Buffer, int]
+"""The open that nobody saw, the bodies of the three responses, and the status of the second."""
 Fields = tuple[Any, ...]
 """Those of a header, as ``HEADER.fields_from`` returns them."""
 
@@ -135,10 +136,12 @@ class LookLane:
             inbound.release()
             return True
         if observer is not None:
-            for header in headers:
+            for number, header in enumerate(headers):
                 # All of the work was that of the first.
-                observer.answered(header[4], connection, tree, seen[0], begun)
+                observer.answered(header[4], connection, tree, seen[0], begun, seen[4] if number == 1 else 0)
                 begun = observer.began()
+        if seen[4] in DENIALS:
+            server.events.counts.denied += 1
         self._reply(headers, costs, seen, tree, signer, cipher_session)
         inbound.release()
         return True
@@ -195,7 +198,7 @@ class LookLane:
         grant, limit = connection.command_sequence_window.grant, connection.credit_limit
         target, session_id = tree.tree_id << 32, tree.session.session_id
         replies: list[Buffer] = []
-        for header, cost, body in zip(headers, costs, seen[1:], strict=True):
+        for header, cost, body, status in zip(headers, costs, seen[1:4], (0, seen[4], 0), strict=True):
             _, _, charge, _, command, credits, flags, step, message_id, _, _, _, _ = header
             length = HEADER_SIZE + len(body)
             padding = -length & 7
@@ -203,7 +206,7 @@ class LookLane:
                 PROTOCOL_ID,
                 HEADER_SIZE,
                 charge,
-                0,
+                status,
                 command,
                 grant(credits, limit, message_id, cost),
                 _REPLY | flags & ECHOED_FLAGS,

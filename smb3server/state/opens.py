@@ -193,7 +193,7 @@ class OpenTable:
                 # The remaining opens must know, after a restart too, that the file is deleted with the last of them.
                 for other in file.opens:
                     self.persistence.changed(other)
-            if opened.is_dormant:
+            if handle.dormant:
                 self.dormant -= 1
             opened.close_handle()
 

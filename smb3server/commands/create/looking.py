@@ -23,7 +23,9 @@ from smb3server.commands.info import presentation, query_info
 from smb3server.commands.info.file_levels import FILE_LEVELS, FileLevel
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.checks import CREDIT_SIZE
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.look_lane import Look, Registered, Requests, Seen
+from smb3server.dispatch.reply import error_body
 from smb3server.dispatch.request import Host
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
@@ -74,6 +76,8 @@ _NONE: Mapping[bytes, Any] = {}
 _CREATE, _CREATE_END = CREATE_REQUEST.fields_from, CREATE_REQUEST.end
 _QUERY, _QUERY_END = QUERY_INFO_REQUEST.fields_from, QUERY_INFO_REQUEST.end
 _CLOSE, _CLOSE_END = CLOSE_REQUEST.fields_from, CLOSE_REQUEST.end
+Moved = tuple[Buffer, int]
+"""Body and status of the response to the second request."""
 _READ, _QUERY_INFO = int(Command.READ), int(Command.QUERY_INFO)
 _COMMAND = 12
 """Offset of the command in a header. Its high byte is 0."""
@@ -262,16 +266,18 @@ def look(
             opened.use_handle(handle)
         shown = presentation.shown(opened, info, on_disk)
         after: FileInfo = shown
-        between: Buffer | None
         if level is not None:
             output = level.encode(opened, Fresh(opened, shown, on_disk))
-            between = build_output_response(len(output)) + output if len(output) <= longest else None
+            if len(output) > longest:
+                return None
+            moved: Moved = (build_output_response(len(output)) + output, 0)
         else:
-            between = _move_data(connection, session, tree, sequence, requests[1], opened)
+            done = _move_data(connection, session, tree, sequence, requests[1], opened)
+            if done is None:
+                return None
+            moved = done
             if after_close and handle is not None:
                 after = presentation.shown(opened, handle.info())
-        if between is None:
-            return None
     except (OSError, StatusError, FolderNotRead):
         # The general way finds out what the client is told.
         return None
@@ -283,16 +289,16 @@ def look(
     return (
         opened,
         pack_response(describing.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, connection.dialect), answers),
-        between,
+        moved[0],
         close.response(after) if after_close else close.NO_ATTRIBUTES,
+        moved[1],
     )
 
 
 def _move_data(
     connection: Connection, session: Session, tree: TreeConnect, sequence: int, message: memoryview, opened: Open
-) -> Buffer | None:
-    """Do a READ or WRITE as its short form does, and count its data. Return the body of the response. None: the general
-    way has to do it. Raises ``StatusError`` and ``OSError``: what a WRITE has begun is repeated there."""
+) -> Moved | None:
+    """Do a READ or WRITE as its short form does, and count its data. None: the general way has to do it."""
     if message[_COMMAND] == _READ:
         found = read.look(connection, session, tree, sequence, message, opened)
     elif tree.share.rules.delayed_write_times:
@@ -301,12 +307,17 @@ def _move_data(
         found = write.look(connection, session, tree, sequence, message, None, opened)
     if found is None or found[2] is not None:
         return None
-    body = found[1]()
+    try:
+        body = found[1]()
+    except (OSError, StatusError) as error:
+        # A WRITE may have changed the file before it failed: then it is too late for the general way.
+        failed = as_status_error(error) if isinstance(error, OSError) else error
+        return error_body(failed, connection.dialect), failed.status
     if not isinstance(body, tuple):
         return None
     count_data(opened)
     fixed, data = body
-    return fixed if data is None else b"".join((fixed, data))
+    return fixed if data is None else b"".join((fixed, data)), 0
 
 
 Registered.look = Look(
