@@ -47,7 +47,7 @@ from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import QUERY_INFO_REQUEST, InfoType, build_output_response
 from smb3server.wire.status import StatusError
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import DecodeError
 
 _READS, _WRITES = int(Access.READ_DATA | Access.EXECUTE), masks.WRITES_DATA
@@ -190,7 +190,8 @@ def _asked(requests: Requests, dialect: int) -> _Asked | None:
             return None
         asked = found
     name = codecs.utf_16_le_decode(create[at : at + length], "surrogatepass", True)[0] if length else ""
-    return _Asked(name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB)
+    made: _Asked = new_record(_Asked, (name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB))
+    return made
 
 
 def look(
@@ -267,7 +268,7 @@ def look(
         shown = presentation.shown(opened, info, on_disk)
         after: FileInfo = shown
         if level is not None:
-            output = level.encode(opened, Fresh(opened, shown, on_disk))
+            output = level.encode(opened, new_record(Fresh, (opened, shown, on_disk)))
             if len(output) > longest:
                 return None
             moved: Moved = (build_output_response(len(output)) + output, 0)
