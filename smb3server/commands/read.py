@@ -60,6 +60,8 @@ _COMPRESSED = int(ReadFlags.REQUEST_COMPRESSED)
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer, which StructureSize 17 counts."""
 _FIXED = READ_RESPONSE.pack_fields
+_NEVER_WAIT: set[int] = set()
+"""The file systems (st_dev) that have no RWF_NOWAIT."""
 
 
 @handles(Command.READ, TreeRequest)
@@ -374,6 +376,8 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
         if opened.virtual_disk is not None or opened.flow is not None:
             return -1
         return handle.read_into([view], offset)
+    if opened.may_block and handle.key[0] in _NEVER_WAIT:
+        opened.may_block = False
     try:
         count = os.preadv(opened.descriptor, [view], offset, os.RWF_NOWAIT if opened.may_block else 0)
     except OSError as error:
@@ -383,6 +387,7 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
             raise
         # A file system without RWF_NOWAIT (tmpfs of older kernels) is in memory, or almost as fast.
         opened.may_block = False
+        _NEVER_WAIT.add(handle.key[0])
         count = os.preadv(opened.descriptor, [view], offset)
     if count < len(view) and opened.may_block and offset + count < os.fstat(opened.descriptor).st_size:
         return -1
@@ -392,10 +397,17 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
 # The fast lane
 
 
-def _look(
-    connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
+def look(
+    connection: Connection,
+    session: Session,
+    tree: TreeConnect | None,
+    sequence: int,
+    message: memoryview,
+    opened: Open | None = None,
 ) -> Found | None:
-    """Return what answers a READ that ``read`` would not refuse: a few kilobytes inline, or any length by RDMA."""
+    """Return what answers a READ that ``read`` would not refuse: a few kilobytes inline, or any length by RDMA.
+
+    ``opened``: the open that the message is related to. None: the message names it."""
     if len(message) < TAIL:
         return None
     size, _, flags, length, offset, persistent, volatile, minimum, channel, _, info_offset, info_length = (
@@ -409,7 +421,8 @@ def _look(
         or (flags & _COMPRESSED and connection.compression is not None)
     ):
         return None
-    opened = ordinary_open(session, tree, sequence, persistent, volatile)
+    if opened is None:
+        opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or opened.descriptor is None or opened.is_directory or not opened.granted_access & _READS:
         return None
     file = opened.file
@@ -499,4 +512,4 @@ def _read_to_peer(
     return _fixed_for_peer(count), None
 
 
-SHORT_FORMS[Command.READ] = ShortForm(read, _look, LENGTH_AT)
+SHORT_FORMS[Command.READ] = ShortForm(read, look, LENGTH_AT)

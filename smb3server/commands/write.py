@@ -26,7 +26,7 @@ from smb3server.dispatch.short_forms import (
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.caching import Caching
-from smb3server.state.change_reports import report_write
+from smb3server.state.change_reports import report_write, somebody_listens
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
@@ -303,26 +303,29 @@ def _ends_with_payload(head: memoryview, length: int) -> bool:
     )
 
 
-def _look(
+def look(
     connection: Connection,
     session: Session,
     tree: TreeConnect | None,
     sequence: int,
     message: memoryview,
     payload: Payload | None = None,
+    opened: Open | None = None,
 ) -> Found | None:
     """Return what answers a WRITE to a file that ``write`` would not refuse, or what begins one by RDMA.
 
     The former has a few kilobytes in the message, or data of any length that is still with the transport. It concerns
-    the client alone: it is not the open's first WRITE, which watchers are notified of, and it breaks nobody's caching
-    rights. The last write time has been noted before, and its data need not be on stable storage. The latter is
-    examined again when its data has come (``PeerWrite``)."""
+    the client alone: nobody is notified of the open's first WRITE, and it breaks nobody's caching rights. The last
+    write time has been noted before, and its data need not be on stable storage. The latter is examined again when its
+    data has come (``PeerWrite``).
+
+    ``opened``: the open that the message is related to. None: the message names it."""
     if len(message) < TAIL:
         return None
     fields = WRITE_REQUEST.fields_from(message, HEADER_SIZE)
     size, data_offset, length, offset, persistent, volatile, channel, _, _, _, flags = fields
     if channel:
-        if payload is not None:
+        if payload is not None or opened is not None:
             return None
         return _look_at_peer_write(connection, session, tree, sequence, message, new_record(WriteRequest, fields))
     if size != 49 or flags & _THROUGH or not 0 < length <= connection.max_write_size:
@@ -334,10 +337,11 @@ def _look(
         data = message[data_offset : data_offset + length]
     else:
         return None
-    opened = ordinary_open(session, tree, sequence, persistent, volatile)
-    if opened is None or not opened.wrote or opened.write_through or opened.create_options & _OPTION_THROUGH:
+    if opened is None:
+        opened = ordinary_open(session, tree, sequence, persistent, volatile)
+    if opened is None or opened.write_through or opened.create_options & _OPTION_THROUGH or opened.lacks_archive:
         return None
-    if opened.lacks_archive:
+    if not opened.wrote and (opened.tree.share.audit is not None or somebody_listens(opened)):
         return None
     if opened.is_directory or not opened.granted_access & _WRITE_DATA or offset + length > opened.max_offset:
         return None
@@ -395,9 +399,10 @@ def _write_now(
         handle.write_from([data], offset)
     else:
         handle.take_in(data, offset)
+    opened.wrote = True
     opened.position = offset + length
     opened.bytes_written += length
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, _look, LENGTH_AT, _ends_with_payload, _look, writes=True)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, look, LENGTH_AT, _ends_with_payload, look, writes=True)

@@ -92,7 +92,7 @@ class Dispatcher:
         self.parking = Parking(server, self.connection, partial(self._go_on, waited=True))
         self._unwrapping = Unwrapping(server, self.connection, self.parking)
         self._look_lane: LookLane | None = None
-        """Made for the first message that begins with CREATE: strangers need none."""
+        """See ``_made_look_lane``."""
         self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, self.requests, measuring)
 
     def start(self) -> None:
@@ -120,8 +120,11 @@ class Dispatcher:
                 if not (view[20] or view[21]):
                     if self._fast_lane.take(inbound, view, cipher_session):
                         return
-                elif view[12] == _CREATE and self._looked(inbound, view, cipher_session):
-                    return
+                elif view[12] == _CREATE and (lane := self._look_lane or self._made_look_lane()) is not None:
+                    if self._fast_lane.row is not None:
+                        self._fast_lane.end_row()
+                    if lane.take(inbound, view, cipher_session):
+                        return
             if self._fast_lane.row is not None:
                 self._fast_lane.end_row()
             chain = self._begin(inbound, view, cipher_session)
@@ -134,15 +137,11 @@ class Dispatcher:
         else:
             self._go_on(chain)
 
-    def _looked(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> bool:
-        """Answer a message by the lane of looks, if it is one."""
-        if self._fast_lane.row is not None:
-            self._fast_lane.end_row()
-        if self._look_lane is None:
-            if not self.connection.is_authenticated:
-                return False
+    def _made_look_lane(self) -> LookLane | None:
+        """Return the lane of looks, made for the first message that begins with CREATE. None: strangers need none."""
+        if self.connection.is_authenticated:
             self._look_lane = LookLane(self, self.connection, self.parking, self._measuring)
-        return self._look_lane.take(inbound, view, cipher_session)
+        return self._look_lane
 
     def _begin(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> Chain:
         """Begin a message of one or more commands. ``view``: the commands, decrypted. Raises ``Disconnect``."""

@@ -1,25 +1,29 @@
-"""The lane of looks: CREATE, QUERY_INFO and CLOSE in one message, answered without an open that others could see.
+"""The lane of looks: CREATE, one more command and CLOSE in one message, answered without an open that others could see.
 
-Clients ask so for the attributes of a file (stat). The open asks for no data, so it stands in nobody's way and breaks
-no caching rights. [MS-FSA 2.1.5.1.2.2, 2.1.4.12] It would come and go within one turn of the event loop.
+Clients ask so for the attributes of a file (stat) by QUERY_INFO, and read or write a small file by READ or WRITE.
+Nobody else has the file open, so the open stands in nobody's way and breaks no caching rights. [MS-FSA 2.1.5.1.2.2,
+2.1.4.12] It would come and go within one turn of the event loop.
 
 As the fast lane, this lane refuses nothing. A message that is not ordinary in any respect goes the general way, as it
-came and before any state has changed; the replies to the others have the same bytes, except for the FileId, which is
-chosen by chance.
+came and before any state has changed. Only what fails while a READ or WRITE is done is answered here. The replies have
+the same bytes as those of the general way, except for the FileId, which is chosen by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch.checks import has_expired, lacks_protection
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER
+from smb3server.dispatch.short_forms import LARGEST_DATA
+from smb3server.state.file_events import DENIALS
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, HeaderFlags
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
@@ -29,17 +33,20 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage
 
-COMMANDS = (int(Command.CREATE), int(Command.QUERY_INFO), int(Command.CLOSE))
-"""Of an ordinary message, in their order."""
+_CREATE, _CLOSE = int(Command.CREATE), int(Command.CLOSE)
+BETWEEN = frozenset((int(Command.QUERY_INFO), int(Command.READ), int(Command.WRITE)))
+"""The commands that an ordinary message may have between CREATE and CLOSE."""
 _SIGNED, _RELATED = int(HeaderFlags.SIGNED), int(HeaderFlags.RELATED_OPERATIONS)
 _ALLOWED = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID, _AUTHENTICATED = SessionState.VALID, ConnectionLife.AUTHENTICATED
 _SHORTEST = 3 * HEADER_SIZE + 56 + 40 + 24
-LONGEST = 4096
-"""Bytes of an ordinary message. The rest is a name."""
-LARGEST_REPLY = 16384
-"""Bytes of replies that every peer takes in one message."""
+LONGEST = LARGEST_DATA + 4096
+"""Bytes of an ordinary message. The rest is a name, or data."""
+LARGEST_REPLY = LARGEST_DATA + 4096
+"""Bytes of the replies."""
+_OVERHEAD = 128
+"""Bytes of a message beside the replies: transform header and tag."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_REPLY
 """Bytes of unsent replies up to which these do not have to report that they are sent (``Dispatcher._flush``)."""
 _NEVER: Start = (0.0, 0.0)
@@ -47,8 +54,8 @@ _PADDING = tuple(bytes(n) for n in range(8))
 
 Requests = tuple[memoryview, memoryview, memoryview]
 """The three requests with their headers."""
-Seen = tuple["Open", bytes, bytes, bytes]
-"""The open that nobody saw, and the bodies of the three responses."""
+Seen = tuple["Open", Buffer, Buffer, Buffer, int]
+"""The open that nobody saw, the bodies of the three responses, and the status of the second."""
 Fields = tuple[Any, ...]
 """Those of a header, as ``HEADER.fields_from`` returns them."""
 
@@ -56,8 +63,8 @@ Fields = tuple[Any, ...]
 class Look(NamedTuple):
     """The part of the lane that belongs to the commands."""
 
-    handlers: tuple[Handler, Handler, Handler]
-    """The handlers that it replaces. It is not used on a connection that has others."""
+    handlers: Mapping[int, Handler]
+    """The handlers that it replaces, by command. It is not used on a connection that has others."""
     answer: Callable[[Host, Connection, Session, TreeConnect, int, Requests], Seen | None]
     """Takes the host, connection, session, tree connect, ChannelSequence and the requests. Returns None, with nothing
     changed, if the general way has to answer."""
@@ -88,8 +95,14 @@ class LookLane:
         look, connection = Registered.look, self._connection
         if look is None or not _SHORTEST <= len(view) <= LONGEST:
             return False
+        transport = connection.transport
         found = self._split(view, look)
-        if found is None or self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
+        if (
+            found is None
+            or self._parking.chains
+            or transport.pending_send_bytes > _FEW_UNSENT
+            or transport.max_outbound_message_size < LARGEST_REPLY + _OVERHEAD
+        ):
             return False
         headers, costs, parts = found
         first = headers[0]
@@ -113,7 +126,7 @@ class LookLane:
         observer = self._measuring.observer
         begun = observer.began() if observer is not None else _NEVER
         seen = look.answer(self._host, connection, session, tree, first[3], (parts[0], parts[1], parts[2]))
-        if seen is None or len(seen[1]) + len(seen[2]) + len(seen[3]) > LARGEST_REPLY - 3 * (HEADER_SIZE + 8):
+        if seen is None:
             if signed:
                 _restore(parts, headers)
             return False
@@ -123,10 +136,12 @@ class LookLane:
             inbound.release()
             return True
         if observer is not None:
-            for command in COMMANDS:
+            for number, header in enumerate(headers):
                 # All of the work was that of the first.
-                observer.answered(command, connection, tree, seen[0], begun)
+                observer.answered(header[4], connection, tree, seen[0], begun, seen[4] if number == 1 else 0)
                 begun = observer.began()
+        if seen[4] in DENIALS:
+            server.events.counts.denied += 1
         self._reply(headers, costs, seen, tree, signer, cipher_session)
         inbound.release()
         return True
@@ -138,7 +153,7 @@ class LookLane:
         parts: list[memoryview] = []
         handlers, multi_credit = self._host.handlers, self._connection.supports_multi_credit
         start, end, total = 0, len(view), 0
-        for number, command in enumerate(COMMANDS):
+        for number in range(3):
             if start + HEADER_SIZE > end:
                 return None
             header = HEADER.fields_from(view, start)
@@ -152,11 +167,11 @@ class LookLane:
             if (
                 protocol != PROTOCOL_ID
                 or size != HEADER_SIZE
-                or code != command
+                or (code not in BETWEEN if number == 1 else code != (_CLOSE if number else _CREATE))
                 or flags & ~allowed
                 or (step == 0) is not (number == 2)
                 or step & 7
-                or handlers.get(code) is not look.handlers[number]
+                or handlers.get(code) is not look.handlers[code]
             ):
                 return None
             cost = charge if charge and multi_credit else 1
@@ -182,8 +197,8 @@ class LookLane:
         connection = self._connection
         grant, limit = connection.command_sequence_window.grant, connection.credit_limit
         target, session_id = tree.tree_id << 32, tree.session.session_id
-        replies = bytearray()
-        for header, cost, body in zip(headers, costs, seen[1:], strict=True):
+        replies: list[Buffer] = []
+        for header, cost, body, status in zip(headers, costs, seen[1:4], (0, seen[4], 0), strict=True):
             _, _, charge, _, command, credits, flags, step, message_id, _, _, _, _ = header
             length = HEADER_SIZE + len(body)
             padding = -length & 7
@@ -191,7 +206,7 @@ class LookLane:
                 PROTOCOL_ID,
                 HEADER_SIZE,
                 charge,
-                0,
+                status,
                 command,
                 grant(credits, limit, message_id, cost),
                 _REPLY | flags & ECHOED_FLAGS,
@@ -201,17 +216,17 @@ class LookLane:
                 session_id,
             )
             if signer is None:
-                replies += packed + body + _PADDING[padding]
+                replies += (packed, body, _PADDING[padding]) if padding else (packed, body)
             else:
-                part = bytearray(packed + body + _PADDING[padding])
+                part = bytearray().join((packed, body, _PADDING[padding]))
                 sign_reply(part, (part,), signer, message_id)
-                replies += part
+                replies.append(part)
         transport = connection.transport
         if cipher_session is not None and cipher_session.cipher is not None:
-            sealed, release = seal((replies,), cipher_session.cipher, transport.acquire)
+            sealed, release = seal(replies, cipher_session.cipher, transport.acquire)
             transport.send((sealed,), None, release)
         else:
-            transport.send((replies,))
+            transport.send((b"".join(replies),))
 
 
 def _restore(parts: list[memoryview], headers: list[Fields]) -> None:

@@ -243,6 +243,9 @@ class FileTable(Generic[Opened]):
         self.breaks = breaks
         self.leases: LeaseTables[Opened] = LeaseTables()
         self._files: dict[FileKey, dict[str, File[Opened]]] = {}
+        self.alone: File[Opened] = File(self, FileKey(0, 0), "")
+        """The file of an open that comes and goes in one turn, while nobody else has its file open. It is in no table,
+        and has neither opens nor locks nor caching rights."""
 
     def find(self, key: FileKey, stream: str = "") -> File[Opened] | None:
         """Return the entry of an open file, or None if the stream is not open."""

@@ -42,17 +42,21 @@ def report_rename(opened: Open, old: Path, new: Path, directory: bool) -> None:
 
 
 def report_write(opened: Open) -> None:
-    """Report that the content of the file changes, now and once more when it is closed.
-
-    Only the first call for an open does something. Clients that cache the directory are notified only at the close, as
-    by Windows (smb2.lease.v2_request)."""
+    """Report that the content of the file changes. Only the first call for an open does something: ``report_written``
+    follows when it is closed."""
     if opened.wrote:
         return
     opened.wrote = True
     if opened.tree.share.audit is not None:
         file_events.written(opened)
     _report_data(opened, closing=False)
-    opened.on_close.append(lambda: _report_data(opened, closing=True))
+
+
+def report_written(opened: Open) -> None:
+    """Report once more, as an open is closed, that the content of its file has changed.
+
+    Clients that cache the directory are notified only here, as by Windows (smb2.lease.v2_request)."""
+    _report_data(opened, closing=True)
 
 
 def _report_data(opened: Open, closing: bool) -> None:

@@ -134,7 +134,10 @@ def leave(file: File[Open], opened: Open) -> None:
         holder.opens.remove(opened)
         if not holder.opens:
             file.table.leases.remove(holder)
-    _closed(file, opened, holder)
+    if opened.delete_on_close or file.delete_pending or file.link_deletions or file.stream:
+        _closed(file, opened, holder)
+    elif not file.opens:
+        file.table.release(file)
     # Last: requests that waited for this holder try again, and a deletion has to be over by then.
     if holder is not None and not (isinstance(holder, Lease) and holder.opens):
         file.caching.drop(holder)

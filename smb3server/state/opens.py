@@ -14,7 +14,7 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import write_times
 from smb3server.files.caching import WRITE
 from smb3server.files.file import File
-from smb3server.state import deletions
+from smb3server.state import change_reports, deletions
 from smb3server.state.durable import Durability, HandleCounts, covers
 from smb3server.state.objects import Open
 from smb3server.state.ports import Persistence
@@ -164,11 +164,9 @@ class OpenTable:
             return
         if opened.app_instance_id is not None:
             self._leave_application(opened)
-        share.bytes_read += opened.bytes_read
-        share.bytes_written += opened.bytes_written
+        if opened.bytes_read or opened.bytes_written:
+            count_data(opened)
         if opened.usage is not None:
-            opened.usage.bytes_read += opened.bytes_read
-            opened.usage.bytes_written += opened.bytes_written
             opened.usage.opens -= 1
             opened.usage.reserved -= opened.reserved
             opened.usage.away.pop(opened, None)
@@ -182,6 +180,8 @@ class OpenTable:
         on_close, opened.on_close = opened.on_close, []
         for callback in on_close:
             callback()
+        if opened.wrote:
+            change_reports.report_written(opened)
         if opened.pipe is not None:
             opened.pipe.close()
         file, handle = opened.file, opened.handle
@@ -193,7 +193,7 @@ class OpenTable:
                 # The remaining opens must know, after a restart too, that the file is deleted with the last of them.
                 for other in file.opens:
                     self.persistence.changed(other)
-            if opened.is_dormant:
+            if handle.dormant:
                 self.dormant -= 1
             opened.close_handle()
 
@@ -272,6 +272,16 @@ class OpenTable:
         if isinstance(handle, DeferredHandle):
             opened.use_handle(handle.open())
             self.dormant -= 1
+
+
+def count_data(opened: Open) -> None:
+    """Count the data that an open has read and written for its share and its user."""
+    share, usage = opened.tree.share, opened.usage
+    share.bytes_read += opened.bytes_read
+    share.bytes_written += opened.bytes_written
+    if usage is not None:
+        usage.bytes_read += opened.bytes_read
+        usage.bytes_written += opened.bytes_written
 
 
 def settle_write_time(opened: Open) -> None:

@@ -14,6 +14,7 @@ from smb3server.commands.info.posix import path_of as posix_path
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import new_record
 
 _DELEGATION = 3
 """The highest impersonation level. [MS-SMB2 2.2.13]"""
@@ -106,7 +107,8 @@ def check(body: CreateRequest, name: str, asked: CreateContexts, caller: Caller,
     if wanted.access & _SYSTEM_SECURITY:
         decide.check_system_security(caller.token.privileges, caller.for_backup)
     decide.check_share(wanted, caller.share)
-    return Checked(wanted, path, stream, directory)
+    checked: Checked = new_record(Checked, (wanted, path, stream, directory))
+    return checked
 
 
 def check_name(body: CreateRequest, name: str, posix: bool = False) -> Checked:

@@ -50,6 +50,7 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.posix import VERSION
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import OPEN_DEVICE_CONTEXT
+from smbdirect.codec import new_record
 
 # A name of a module costs less to look up than a member of an enumeration.
 _PIPE, _AT_ONCE = ShareType.PIPE, Interim.AT_ONCE
@@ -84,14 +85,17 @@ def create(request: TreeRequest) -> Response | Pending:
     caller = caller_of(session, tree, server.accounts)
     if body.create_options & _FOR_BACKUP:
         caller = caller.opening_for_backup()
-    opener = Opener(
-        session,
-        tree,
-        caller,
-        connection.client_guid,
-        connection.dialect,
-        connection.server_capabilities,
-        request.header.status & 0xFFFF,
+    opener: Opener = new_record(
+        Opener,
+        (
+            session,
+            tree,
+            caller,
+            connection.client_guid,
+            connection.dialect,
+            connection.server_capabilities,
+            request.header.status & 0xFFFF,
+        ),
     )
     backend = tree.share.backend
     if name[:1] == "$" and backend is not None and backend.quotas is not None and name.lower() == quotas.FILE_NAME:
@@ -338,7 +342,9 @@ def _respond(opening: Opening, opened: Open) -> Response:
     if opener.tree.share.audit is not None:
         file_events.opened(opened)
         opening.audit_success(opened)
-    fresh = Fresh(opened, opening.info, opening.path_on_disk) if not opening.settled else None
+    fresh: Fresh | None = None
+    if not opening.settled:
+        fresh = new_record(Fresh, (opened, opening.info, opening.path_on_disk))
     contexts = [*answers, *more]
     if opened.virtual_disk is not None:
         # Microsoft's suite takes the context of durability from the first place.

@@ -1,7 +1,7 @@
-"""Looks at a file for CREATE, QUERY_INFO and CLOSE of one message, as ``dispatch.look_lane`` answers them.
+"""Looks at a file for CREATE, one more command and CLOSE of one message, as ``dispatch.look_lane`` answers them.
 
-An open for attributes alone of a file that nobody has open: the same checks as in ``opening``, in their order, without
-what only matters to others. [MS-FSA 2.1.5.1.2, 2.1.5.12]
+An open of an existing file that nobody else has open: the same checks as in ``opening``, in their order, without what
+only matters to others. [MS-FSA 2.1.5.1.2, 2.1.5.12] READ and WRITE are answered by their short forms.
 
 The CREATE may ask about the file by create contexts: Linux sends QFid with every CREATE, Windows MxAc and QFid.
 """
@@ -13,20 +13,23 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from smb3server.access import decide
-from smb3server.backends.base import FolderNotRead, Kind
+from smb3server.access import decide, masks
+from smb3server.backends.base import FileInfo, FolderNotRead, Handle, Kind, OpenRequest
 from smb3server.backends.names import split_plain
-from smb3server.commands import close
+from smb3server.commands import close, read, write
 from smb3server.commands.create import checks, describing, handler, registry
 from smb3server.commands.create.contexts import NOTHING
 from smb3server.commands.info import presentation, query_info
 from smb3server.commands.info.file_levels import FILE_LEVELS, FileLevel
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.checks import CREDIT_SIZE
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.look_lane import Look, Registered, Requests, Seen
+from smb3server.dispatch.reply import error_body
 from smb3server.dispatch.request import Host
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
+from smb3server.state.opens import count_data
 from smb3server.state.share import ShareType
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
@@ -40,16 +43,28 @@ from smb3server.wire.create import (
     pack_response,
 )
 from smb3server.wire.file_info import FileInfoClass
-from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import QUERY_INFO_REQUEST, InfoType, build_output_response
 from smb3server.wire.status import StatusError
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import DecodeError
 
-_LOOKS = int(Access.READ_ATTRIBUTES | Access.READ_EA | Access.READ_CONTROL | Access.SYNCHRONIZE)
-"""The access of an ordinary look."""
+_READS, _WRITES = int(Access.READ_DATA | Access.EXECUTE), masks.WRITES_DATA
+_ACCESS = (
+    int(Access.READ_ATTRIBUTES | Access.READ_EA | Access.READ_CONTROL | Access.SYNCHRONIZE)
+    | int(Access.WRITE_ATTRIBUTES | Access.WRITE_EA | Access.GENERIC_READ | Access.GENERIC_WRITE)
+    | _READS
+    | _WRITES
+)
+"""The access of an ordinary look. With the right to delete, the open would stand in the way of those of streams."""
 _AS_IT_IS = int(CreateOptions.OPEN_REPARSE_POINT)
-_OPTIONS = _AS_IT_IS | int(CreateOptions.DIRECTORY_FILE | CreateOptions.NON_DIRECTORY_FILE)
+_OPTIONS = _AS_IT_IS | int(
+    CreateOptions.DIRECTORY_FILE
+    | CreateOptions.NON_DIRECTORY_FILE
+    | CreateOptions.SEQUENTIAL_ONLY
+    | CreateOptions.SYNCHRONOUS_IO_NONALERT
+)
 _OPEN, _OPENED, _NO_OPLOCK = int(CreateDisposition.OPEN), CreateAction.OPENED, int(OplockLevel.NONE)
 _FILE_INFO, _LEVELS_WITH_STEPS = int(InfoType.FILE), frozenset((int(FileInfoClass.STREAM), int(FileInfoClass.FULL_EA)))
 _DIRECTORY, _DISK = Kind.DIRECTORY, ShareType.DISK
@@ -61,8 +76,12 @@ _NONE: Mapping[bytes, Any] = {}
 _CREATE, _CREATE_END = CREATE_REQUEST.fields_from, CREATE_REQUEST.end
 _QUERY, _QUERY_END = QUERY_INFO_REQUEST.fields_from, QUERY_INFO_REQUEST.end
 _CLOSE, _CLOSE_END = CLOSE_REQUEST.fields_from, CLOSE_REQUEST.end
-_SIZES = (57, 41, 24)
-"""StructureSize of the requests."""
+Moved = tuple[Buffer, int]
+"""Body and status of the response to the second request."""
+_READ, _QUERY_INFO = int(Command.READ), int(Command.QUERY_INFO)
+_COMMAND = 12
+"""Offset of the command in a header. Its high byte is 0."""
+_ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 
 
 class _Asked(NamedTuple):
@@ -71,7 +90,8 @@ class _Asked(NamedTuple):
     name: str
     fields: _Fields
     contexts: Mapping[bytes, Any]
-    level: FileLevel
+    level: FileLevel | None
+    """The information level that is asked for. None: the command in between is READ or WRITE."""
     longest: int
     """Bytes of the information that the client takes."""
     after_close: int
@@ -83,6 +103,9 @@ class _Fields(NamedTuple):
 
     wanted: decide.Wanted
     directory: bool | None
+    reads: bool
+    """Whether the file's data is opened for reading."""
+    writes: bool
     follow: bool
     """Whether a symbolic link is followed."""
     access: int
@@ -95,13 +118,14 @@ def _fields(
     oplock: int, impersonation: int, access: int, attributes: int, share_access: int, disposition: int, options: int
 ) -> _Fields | None:
     """Return what these fields ask for. None: it is not ordinary. The answer depends on nothing else."""
-    if oplock != _NO_OPLOCK or disposition != _OPEN or access & ~_LOOKS or options & ~_OPTIONS:
+    if oplock != _NO_OPLOCK or disposition != _OPEN or access & ~_ACCESS or options & ~_OPTIONS:
         return None
     try:
         wanted, directory = checks.check_fields(impersonation, access, attributes, share_access, disposition, options)
     except StatusError:
         return None
-    return _Fields(wanted, directory, not options & _AS_IT_IS, access, share_access, options)
+    reads, writes = (bool(wanted.access & rights and directory is not True) for rights in (_READS, _WRITES))
+    return _Fields(wanted, directory, reads, writes, not options & _AS_IT_IS, access, share_access, options)
 
 
 @functools.lru_cache(maxsize=256)
@@ -133,21 +157,26 @@ def _level(kind: int, number: int, longest: int, access: int, dialect: int) -> F
 
 def _asked(requests: Requests, dialect: int) -> _Asked | None:
     """Return what the requests ask for. None if it is not an ordinary look."""
-    create, query, closing = requests
-    if len(create) < _CREATE_END or len(query) < _QUERY_END or len(closing) < _CLOSE_END:
+    create, between, closing = requests
+    if len(create) < _CREATE_END or len(closing) < _CLOSE_END:
         return None
     size, _, oplock, impersonation, _, _, access, attributes, sharing, disposition, options, at, length, more, area = (
         _CREATE(create, HEADER_SIZE)
     )
-    query_size, kind, number, longest, _, _, has_input, *_ = _QUERY(query, HEADER_SIZE)
     close_size, flags, *_ = _CLOSE(closing, HEADER_SIZE)
     fields = _fields(oplock, impersonation, access, attributes, sharing, disposition, options)
-    level = _level(kind, number, longest, access, dialect)
+    level, longest = None, 0
+    if between[_COMMAND] == _QUERY_INFO:
+        if len(between) < _QUERY_END:
+            return None
+        query_size, kind, number, longest, _, _, has_input, *_ = _QUERY(between, HEADER_SIZE)
+        level = _level(kind, number, longest, access, dialect)
+        if level is None or has_input or query_size != 41:
+            return None
     if (
         fields is None
-        or level is None
-        or has_input
-        or (size, query_size, close_size) != _SIZES
+        or size != 57
+        or close_size != 24
         or length & 1
         or (length and (at < _CREATE_END or at + length > len(create)))
     ):
@@ -161,7 +190,8 @@ def _asked(requests: Requests, dialect: int) -> _Asked | None:
             return None
         asked = found
     name = codecs.utf_16_le_decode(create[at : at + length], "surrogatepass", True)[0] if length else ""
-    return _Asked(name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB)
+    made: _Asked = new_record(_Asked, (name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB))
+    return made
 
 
 def look(
@@ -191,14 +221,30 @@ def look(
         return None
     _, fields, wishes, level, longest, after_close = asked
     caller = caller_of(session, tree, server.accounts)
+    handle: Handle | None = None
     backend.defer_reading = True
     try:
         decide.check_share(fields.wanted, caller.share)
-        found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
+        if fields.reads or fields.writes:
+            request = OpenRequest(
+                path,
+                read=fields.reads,
+                write=fields.writes,
+                directory=fields.directory,
+                open_reparse_point=not fields.follow,
+                user=caller.user,
+            )
+            handle, found, _, on_disk = backend.open_described(request)
+        else:
+            found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
         info = found.info
-        if (fields.follow and info.reparse_tag == attr.TAG_SYMLINK) or server.file_table.find(info.key) is not None:
-            return None
         is_directory = info.kind is _DIRECTORY
+        if (
+            (fields.follow and info.reparse_tag == attr.TAG_SYMLINK)
+            or (is_directory and handle is not None)
+            or server.file_table.find(info.key) is not None
+        ):
+            return None
         maximal = caller.rights_on(backend, path, found)
         granted = decide.grant_existing(fields.wanted, maximal, 0 if is_directory or backend.posix else info.attributes)
         opened = Open(
@@ -213,23 +259,75 @@ def look(
             desired_access=fields.access,
             create_options=fields.options,
             is_directory=is_directory,
+            max_offset=backend.max_file_size,
+            lacks_archive=not info.attributes & _ARCHIVE_OR_FOLDER,
         )
+        if handle is not None:
+            opened.usage, opened.file = usage, server.file_table.alone
+            opened.use_handle(handle)
         shown = presentation.shown(opened, info, on_disk)
-        output = level.encode(opened, Fresh(opened, shown, on_disk))
+        after: FileInfo = shown
+        if level is not None:
+            output = level.encode(opened, new_record(Fresh, (opened, shown, on_disk)))
+            if len(output) > longest:
+                return None
+            moved: Moved = (build_output_response(len(output)) + output, 0)
+        else:
+            done = _move_data(connection, session, tree, sequence, requests[1], opened)
+            if done is None:
+                return None
+            moved = done
+            if after_close and handle is not None:
+                after = presentation.shown(opened, handle.info())
     except (OSError, StatusError, FolderNotRead):
         # The general way finds out what the client is told.
         return None
     finally:
         backend.defer_reading = False
-    if len(output) > longest:
-        return None
+        if handle is not None:
+            handle.close()
     answers = describing.answers_to(wishes, opened, shown, backend) if wishes else ()
     return (
         opened,
         pack_response(describing.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, connection.dialect), answers),
-        build_output_response(len(output)) + output,
-        close.response(shown) if after_close else close.NO_ATTRIBUTES,
+        moved[0],
+        close.response(after) if after_close else close.NO_ATTRIBUTES,
+        moved[1],
     )
 
 
-Registered.look = Look((handler.create, query_info.query_info, close.close), look)
+def _move_data(
+    connection: Connection, session: Session, tree: TreeConnect, sequence: int, message: memoryview, opened: Open
+) -> Moved | None:
+    """Do a READ or WRITE as its short form does, and count its data. None: the general way has to do it."""
+    if message[_COMMAND] == _READ:
+        found = read.look(connection, session, tree, sequence, message, opened)
+    elif tree.share.rules.delayed_write_times:
+        return None
+    else:
+        found = write.look(connection, session, tree, sequence, message, None, opened)
+    if found is None or found[2] is not None:
+        return None
+    try:
+        body = found[1]()
+    except (OSError, StatusError) as error:
+        # A WRITE may have changed the file before it failed: then it is too late for the general way.
+        failed = as_status_error(error) if isinstance(error, OSError) else error
+        return error_body(failed, connection.dialect), failed.status
+    if not isinstance(body, tuple):
+        return None
+    count_data(opened)
+    fixed, data = body
+    return fixed if data is None else b"".join((fixed, data)), 0
+
+
+Registered.look = Look(
+    {
+        Command.CREATE: handler.create,
+        Command.QUERY_INFO: query_info.query_info,
+        Command.READ: read.read,
+        Command.WRITE: write.write,
+        Command.CLOSE: close.close,
+    },
+    look,
+)

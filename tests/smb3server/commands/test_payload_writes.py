@@ -18,6 +18,7 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.net import arrived
 from smb3server.net.tcp import TcpTransport
+from smb3server.state.audit import ShareAudit
 from smb3server.state.share import Share
 from smb3server.wire import lock
 from smb3server.wire.create import CreateOptions
@@ -208,7 +209,10 @@ def _unusual() -> dict[str, Callable[[Writer], Awaitable[Reply]]]:
         await writer.write(b"first")
         return await writer.write(CONTENT)
 
-    async def first(writer: Writer) -> Reply:
+    async def first_and_recorded(writer: Writer) -> Reply:
+        server = writer.harness.server
+        for share in server.share_list.values():
+            share.audit = ShareAudit(frozenset(), server.events)  # type: ignore[arg-type]
         await writer.open()
         return await writer.write(CONTENT)
 

@@ -20,12 +20,15 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands.info.file_levels import FILE_LEVELS
 from smb3server.dispatch import look_lane
 from smb3server.dispatch.look_lane import LookLane
+from smb3server.settings.share import ShareRules
 from smb3server.state.share import Share
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import CreateRequest, pack_request
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import QUERY_INFO_REQUEST, QueryInfoRequest
+from smb3server.wire.read_write import READ_REQUEST, TAIL, WRITE_REQUEST, ReadRequest, WriteRequest
+from tests.lab.lanes import fill_disk
 from tests.lab.wire_client import Client, Harness, Reply, compound, create_body, related, running, server_signature
 
 READ_ATTRIBUTES, LOOKS = 0x80, 0x00120088
@@ -73,15 +76,18 @@ class Scene:
         ruin: int = -1,
         contexts: Sequence[tuple[bytes, bytes]] = (),
         area: tuple[int, int] | None = None,
+        share_access: int = 7,
+        between: tuple[int, bytes] | None = None,
         **header: Any,
     ) -> bytes:
         """Return one message. ``query``: InfoType, class and length. ``ruin``: the part whose last byte is changed.
-        ``area``: what is added to offset and length of the create contexts."""
+        ``area``: what is added to offset and length of the create contexts. ``between``: command and body that are
+        there instead of QUERY_INFO."""
         client = self.client
         asked = CreateRequest(
             requested_oplock_level=oplock,
             desired_access=access,
-            share_access=7,
+            share_access=share_access,
             create_disposition=disposition,
             create_options=options,
         )
@@ -91,9 +97,10 @@ class Scene:
             struct.pack_into("<II", body, 48, offset + area[0], size + area[1])
         kind, level, length = query
         record = QueryInfoRequest(info_type=kind, info_class=level, output_buffer_length=length)
+        command, asking = between or (Command.QUERY_INFO, QUERY_INFO_REQUEST.pack(record))
         parts = [
             client.build(Command.CREATE, bytes(body), **header),
-            related(client, Command.QUERY_INFO, QUERY_INFO_REQUEST.pack(record)),
+            related(client, command, asking),
             related(client, Command.CLOSE, CLOSE_REQUEST.pack(CloseRequest(flags=closing))),
         ]
         if "credits" not in header:
@@ -324,7 +331,7 @@ def test_no_open_is_seen_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             made.on = True
             await made.answer(made.message())
             assert made.taken == 1 and not seen and not len(server.file_table)
-            assert look_lane.COMMANDS == (5, 16, 6)
+            assert {16, 8, 9} == look_lane.BETWEEN
 
     asyncio.run(body())
 
@@ -372,5 +379,219 @@ def test_create_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialec
                 for area in itertools.product((0, 1, 8, -8, -80, 1000), (0, 1, -1, -20, 8, 1000))
             ]
             assert await all_same(made, cases) < len(cases)
+
+    asyncio.run(body())
+
+
+READ_DATA, WRITE_DATA = 0x00120089, 0x0012019F
+
+
+def reading(length: int = 4096, offset: int = 0, **fields: Any) -> tuple[int, bytes]:
+    """Return a READ without its header."""
+    return Command.READ, READ_REQUEST.pack(ReadRequest(length=length, offset=offset, **fields)) + b"\0"
+
+
+def writing(data: bytes = b"written", offset: int = 0, **fields: Any) -> tuple[int, bytes]:
+    """Return a WRITE without its header."""
+    fields = {"data_offset": TAIL, "length": len(data), **fields}
+    return Command.WRITE, WRITE_REQUEST.pack(WriteRequest(offset=offset, **fields)) + data
+
+
+class Data:
+    """Sends each message with READ or WRITE with and without the lane, to the same files."""
+
+    def __init__(self, made: Scene, root: Path) -> None:
+        self.made, self.root = made, root
+
+    def _state(self) -> list[Any]:
+        share = self.made.harness.server.share_list["local"]
+        usage = next(iter(self.made.harness.server.sessions.by_id.values())).usage
+        assert usage is not None
+        counted = share.bytes_read, share.bytes_written, usage.bytes_read, usage.bytes_written, usage.opens
+        share.bytes_read = share.bytes_written = usage.bytes_read = usage.bytes_written = 0
+        names = sorted(path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+        return [counted, *((path.name, path.read_bytes()) for path in names if ".smb3server" not in path.parts)]
+
+    async def same(self, **fields: Any) -> bool:
+        """Compare replies, files and counts. Return whether the lane took the message."""
+        made, before = self.made, self.made.taken
+        server = made.harness.server
+        found: list[Any] = []
+        for made.on in (True, False):
+            for name in ("file", "folder/below"):
+                (self.root / name).write_bytes(name.encode() * 1000)
+            self._state()
+            replies = [bytearray(reply) for reply in await made.answer(made.message(**fields))]
+            for reply in replies:
+                # Times: each request is later than the one before.
+                reply[72:104] = bytes(32) if reply[12] in (Command.CREATE, Command.CLOSE) else reply[72:104]
+            for opened in list(server.opens.by_id.values()):
+                if opened.path != ("held",):
+                    server.opens.close(opened)
+            found.append((replies, self._state()))
+        assert found[0] == found[1], fields
+        assert not server.buffers.lent
+        return made.taken > before
+
+    async def takes(self, cases: Iterable[dict[str, Any]]) -> int:
+        """Return how many of the messages the lane took."""
+        taken = 0
+        for case in cases:
+            taken += await self.same(**case)
+        return taken
+
+
+DATA_ACCESSES = (
+    READ_DATA,
+    WRITE_DATA,
+    0x1,
+    0x2,
+    0x4,
+    0x20,
+    0x80000000,
+    0x40000000,
+    0x02000000,
+    0x10000000,
+    0x13019F,
+    LOOKS,
+)
+
+
+@pytest.mark.parametrize("protection", ["none", "sign", "encrypt"])
+@pytest.mark.parametrize("between", [reading(), writing()], ids=["read", "write"])
+def test_data_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str, between: tuple[int, bytes]
+) -> None:
+    """Names and access. A file that somebody has open, a stream, a folder or a link goes the general way."""
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, protection) as made:
+            await made.client.open("held")
+            data = Data(made, tmp_path / "root")
+            for name, access, options in itertools.product(NAMES, DATA_ACCESSES, (0x64, 0x200000)):
+                taken = await data.same(name=name, access=access, options=options, between=between)
+                if name == "file" and access in (READ_DATA, WRITE_DATA) and options == 0x64:
+                    assert taken is (access == WRITE_DATA or between[0] == Command.READ)
+                elif name in ("held", "folder", "missing", "file:stream") or access == 0x13019F:
+                    assert not taken, (name, access, options)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("protection", "dialect"), [("none", 0x0202), ("sign", 0x0302), ("none", 0x0311), ("encrypt", 0x0311)]
+)
+def test_data_of_any_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str, dialect: int) -> None:
+    """Lengths, offsets, flags, full disks, and what else the fields of READ and WRITE ask for."""
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, protection, dialect) as made:
+            fill_disk(monkeypatch, 50_000)
+            data = Data(made, tmp_path / "root")
+            reads = [
+                reading(length, offset, minimum_count=minimum)
+                for length, offset, minimum in itertools.product(
+                    (0, 1, 4000, 4001, 65536, 65537, 1 << 24), (0, 3999, 4000, (1 << 63) - 1), (0, 1, 5000)
+                )
+            ]
+            reads += [
+                reading(channel=1),
+                reading(channel=1, channel_info_offset=112, channel_info_length=16),
+                reading(flags=1),
+                reading(flags=2),
+                reading(persistent=5, volatile=7),
+                reading(structure_size=48),
+                (Command.READ, READ_REQUEST.pack(ReadRequest(length=1))[:20]),
+            ]
+            writes = [
+                writing(bytes(size), offset)
+                for size, offset in itertools.product(
+                    (0, 1, 4096, 40_000), (0, 3999, 5000, 49_999, 60_000, (1 << 63) - 1, (1 << 64) - 1)
+                )
+            ]
+            writes += [
+                writing(flags=2),
+                writing(channel=1),
+                writing(length=8),
+                writing(length=70_000),
+                writing(data_offset=0x101),
+                writing(data_offset=100),
+                writing(persistent=5, volatile=7),
+                writing(structure_size=48),
+            ]
+            for closing in (0, 1):
+                cases = [{"access": WRITE_DATA, "between": between, "closing": closing} for between in reads]
+                assert 15 < await data.takes(cases) < len(cases)
+                cases = [{"access": WRITE_DATA, "between": between, "closing": closing} for between in writes]
+                assert 5 < await data.takes(cases) < len(cases)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("protection", ["none", "sign", "encrypt"])
+def test_data_and_what_is_unusual_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protection: str) -> None:
+    """Headers, contexts, share modes, oplocks, leases and dispositions."""
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, protection) as made:
+            data = Data(made, tmp_path / "root")
+            durable, lease = (b"DH2Q", bytes(32)), (b"RqLs", bytes(15) + b"1" + struct.pack("<I", 7) + bytes(12))
+            unusual: list[dict[str, Any]] = [
+                *({"flags": flags} for flags in (0x10, 0x70, 0x20000000, 0x10000000)),
+                *({"status": status} for status in (1, 0xFFFF, 0x10000)),
+                *({"credits": credits} for credits in (0, 1, 8)),
+                *({"credit_charge": charge} for charge in (0, 2)),
+                *({"oplock": level} for level in (1, 8, 9)),
+                *({"disposition": disposition} for disposition in (0, 3, 4, 5)),
+                *({"contexts": contexts} for contexts in ([durable], [MAXIMAL_ACCESS], [ON_DISK_ID], [durable, lease])),
+                {"contexts": [lease], "oplock": 0xFF},
+                {"share_access": 0},
+                {"share_access": 9},
+                {"name": "folder\\below"},
+                {"tree_id": 77},
+            ]
+            unusual += [{"ruin": part} for part in range(3)] if protection == "sign" else []
+            for case, between in itertools.product(unusual, (reading(), writing())):
+                if "oplock" not in case or between[0] == Command.READ:
+                    # A WRITE would break the client's own oplock of level II, and tell it so.
+                    await data.same(**{"access": WRITE_DATA, "between": between, **case})
+                assert await data.same(access=WRITE_DATA, between=between), case
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("rule", ["audit", "delayed_write_times", "read_only", "watched", "no archive"])
+def test_data_on_shares_with_rules_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    """The lane writes only what nobody is told of."""
+    from smb3server.state.audit import ShareAudit
+
+    share: dict[str, Any] = {"read_only": True} if rule == "read_only" else {}
+    if rule == "delayed_write_times":
+        share["rules"] = ShareRules(delayed_write_times=True)
+
+    async def body() -> None:
+        async with scene(tmp_path, monkeypatch, **share) as made:
+            server = made.harness.server
+            served = server.share_list["local"]
+            if rule == "audit":
+                served.audit = ShareAudit(frozenset(), server.events)  # type: ignore[arg-type]
+            elif rule == "watched":
+                monkeypatch.setattr(type(served.notify), "__bool__", lambda hub: True)
+            elif rule == "no archive":
+                opened = await made.client.call(Command.CREATE, create_body("file", 1, WRITE_DATA))
+                assert not opened.status
+                for found in list(server.opens.by_id.values()):
+                    assert found.handle is not None
+                    found.handle.set_attributes(2)
+                    server.opens.close(found)
+            data = Data(made, tmp_path / "root")
+            assert await data.same(access=READ_DATA, between=reading()) is (rule != "audit")
+            if rule != "no archive":
+                assert not await data.same(access=WRITE_DATA, between=writing())
+                return
+            # The WRITE sets the attribute, once.
+            for made.on, taken in ((True, 1), (True, 2)):
+                await made.answer(made.message(access=WRITE_DATA, between=writing()))
+                assert made.taken == taken
 
     asyncio.run(body())
