@@ -100,11 +100,13 @@ def with_snapshots(disk: VirtualDisk, files: Storage, model: Model) -> None:
     source = random.Random(8)
     model.write(0, source.randbytes(65536))
     model.write(3 * BLOCK, source.randbytes(4096))
+    model.write(4 * BLOCK, source.randbytes(4096))
     for number in (0, 1):
         model.snapshot(files, IDS[number])
         model.write(0, source.randbytes(4096))
         model.flush()
         model.write(3 * BLOCK + 512, source.randbytes(512))
+        model.write(5 * BLOCK + 512, source.randbytes(512))
     model.unmap(4 * BLOCK, 2 * BLOCK)
     model.flush()
     newest = snapshots.found_in(disk, IDS[1])
