@@ -16,7 +16,7 @@ from smb3server.state.ceilings import Usage
 from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_REQUEST, ReadRequest
-from tests.lab.wire_client import ECHO, Client, Harness, Reply, context, compound, contexts_for, drive, server_signature
+from tests.lab.wire_client import ECHO, Client, Harness, Reply, compound, context, contexts_for, drive, server_signature
 
 CHAINED = Agreement((CompressionAlgorithm.LZ77, CompressionAlgorithm.PATTERN_V1), chained=True)
 PLAIN = Agreement((CompressionAlgorithm.LZ4,))
@@ -129,9 +129,14 @@ def test_answers_of_a_compound(protection: str, agreed: Agreement, place: str) -
         file_id = await opened(client, "a")
         data = data_of(size)
         assert not (await client.call(Command.WRITE, write_body(file_id, data))).status
-        wanted = READ_REQUEST.pack(ReadRequest(flags=REQUEST_COMPRESSED, length=size)._replace(
-            persistent=int.from_bytes(file_id[:8], "little"), volatile=int.from_bytes(file_id[8:], "little")
-        )) + b"\0"
+        wanted = (
+            READ_REQUEST.pack(
+                ReadRequest(flags=REQUEST_COMPRESSED, length=size)._replace(
+                    persistent=int.from_bytes(file_id[:8], "little"), volatile=int.from_bytes(file_id[8:], "little")
+                )
+            )
+            + b"\0"
+        )
         flush = struct.pack("<HHI", 24, 0, 0) + file_id
         order = {"first": (0,), "middle": (1, 0, 1), "last": (1, 0)}[place]
         if place == "first":
@@ -179,9 +184,7 @@ def test_a_compound_that_is_long_or_does_not_shrink_goes_as_it_is() -> None:
             charge = -(-len(data) // 65536)
             await client.call(Command.WRITE, write_body(file_id, data), credit_charge=charge)
             persistent, volatile = struct.unpack("<QQ", file_id)
-            record = ReadRequest(
-                flags=REQUEST_COMPRESSED, length=len(data), persistent=persistent, volatile=volatile
-            )
+            record = ReadRequest(flags=REQUEST_COMPRESSED, length=len(data), persistent=persistent, volatile=volatile)
             read_part = client.build(Command.READ, READ_REQUEST.pack(record) + b"\0", credit_charge=charge)
             await client.frame(compound(client, read_part, client.build(Command.ECHO, ECHO)))
             first, second = await client.receive_compound()
