@@ -37,7 +37,7 @@ _NO_FOLDER = int(CreateOptions.NON_DIRECTORY_FILE)
 _REMOVE = steps.set_info(FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
 _LOOK = int(Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
 _VERSION = steps.query_info(FileInfoClass.NETWORK_OPEN, size=NETWORK_OPEN.size)
-_CONTENT = steps.read(SMALL)
+_CONTENT, _COMPRESSED_CONTENT = steps.read(SMALL), steps.read(SMALL, compressed=True)
 
 
 class Content(NamedTuple):
@@ -73,8 +73,9 @@ async def read(link: Link, name: str) -> Content | None:
 
     async def attempt() -> Content | None:
         async with _channel(link) as tree:
+            content = _CONTENT if tree.client.negotiated.compression is None else _COMPRESSED_CONTENT
             file, (data, now) = await tree.with_open(
-                name, int(Access.GENERIC_READ), [_CONTENT, _VERSION], options=_NO_FOLDER
+                name, int(Access.GENERIC_READ), [content, _VERSION], options=_NO_FOLDER
             )
             if len(data) != file.size:
                 return None

@@ -10,6 +10,7 @@ from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.lookup import find_open, fresh_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.short_forms import SHORT_FORMS, Body, Found, ShortForm, ordinary_open
+from smb3server.dispatch.waiting import until
 from smb3server.state.objects import Connection, Open, Opens, Session, TreeConnect
 from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_REQUEST, CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
@@ -27,9 +28,24 @@ def close(request: TreeRequest) -> Response | Pending:
     queried = bool(body.flags & POSTQUERY_ATTRIB)
     if opened.delete_on_close and opened.file is not None and opened.file.caching.holders:
         return _close_and_delete(request, opened, queried)
+    disk = opened.virtual_disk
+    if disk is not None and disk.disk.closes_slowly and not request.server.has_lost(opened.tree.share):
+        return _close_disk(request, opened, queried)
+    return _closed(request, opened, queried)
+
+
+def _closed(request: TreeRequest, opened: Open, queried: bool) -> Response:
     answer = _attributes(opened, fresh_of(request, opened)) if queried else NO_ATTRIBUTES
     request.host.server.opens.close(opened)
     return Response([answer])
+
+
+def _close_disk(request: TreeRequest, opened: Open, queried: bool) -> Pending:
+    """Close the last open of a virtual disk when its logs are empty, which a worker thread sees to."""
+    device = opened.virtual_disk
+    assert device is not None
+    empty = partial(request.server.flushes.add, device.disk.empty_logs)
+    return until(request, empty, partial(_closed, request, opened, queried))
 
 
 def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Response | Pending:
@@ -39,9 +55,7 @@ def _close_and_delete(request: TreeRequest, opened: Open, queried: bool) -> Resp
 
     def attempt() -> Response:
         waits.break_handles(opened, [opened.file] if opened.file is not None else [])
-        answer = _attributes(opened, fresh_of(request, opened)) if queried else NO_ATTRIBUTES
-        request.host.server.opens.close(opened)
-        return Response([answer])
+        return _closed(request, opened, queried)
 
     return waits.change(request, opened, attempt)
 
@@ -84,7 +98,13 @@ def _look(
     if size != _STRUCTURE_SIZE:
         return None
     opened = ordinary_open(session, tree, sequence, persistent, volatile)
-    if opened is None or opened.file is None or opened.durable is not None or opened.on_close:
+    if (
+        opened is None
+        or opened.file is None
+        or opened.durable is not None
+        or opened.virtual_disk is not None
+        or opened.on_close
+    ):
         return None
     file, opens = opened.file, connection.host.opens
     if opened.delete_on_close or file.delete_pending or file.link_deletions or opens.persistence is not None:

@@ -222,9 +222,14 @@ class FileRead:
         return Response([_fixed_for_peer(count)], invalidate=remote.invalidate)
 
     def _compress(self, compression: Agreement, response: Response, data: memoryview) -> Response | Pending:
-        """Compress the data of a response, on a worker thread if that takes long."""
+        """Compress the data of a response, on a worker thread if that takes long, or leave it to the message that has
+        other responses as well."""
+        chain = self.request.chain
+        if chain.offset >= 0 or chain.replies:
+            response.compress = partial(self._pack, compression)
+            return response
         if len(data) < ON_THREAD_FROM:
-            response.packed = self._judged(compression.pack(data), len(data))
+            response.packed = self._pack(compression, data)
             return response
         pending = self._pend()
 
@@ -243,6 +248,9 @@ class FileRead:
         future = self.request.connection.loop.run_in_executor(None, compression.pack, data)
         future.add_done_callback(packed)
         return pending
+
+    def _pack(self, compression: Agreement, data: Buffer) -> Packed | None:
+        return self._judged(compression.pack(data), len(data))
 
     def _judged(self, packed: Packed | None, length: int) -> Packed | None:
         """Note whether compressing the open's data pays, and return what it gave."""
@@ -352,9 +360,9 @@ class FileRead:
 
 def _worth_trying(request: TreeRequest, opened: Open, length: int) -> Agreement | None:
     """Return how to compress the data of a READ whose client asks for it. None: it is sent as it is, as compression was
-    not negotiated, has not paid lately, or the response is not a message of its own."""
+    not negotiated or has not paid lately, or it is long and one of several in a message."""
     chain, compression = request.chain, request.connection.compression
-    if compression is None or chain.offset >= 0 or chain.replies:
+    if compression is None or (length >= ON_THREAD_FROM and (chain.offset >= 0 or chain.replies)):
         return None
     if opened.benefit is None:
         opened.benefit = Benefit()

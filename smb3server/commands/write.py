@@ -120,9 +120,15 @@ def _end_for(opened: Open, offset: int) -> int:
 
 
 def _store(
-    request: Request, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
+    request: Request,
+    body: WriteRequest,
+    opened: Open,
+    data: memoryview,
+    remote: RemoteMemory | None = None,
+    is_written: bool = False,
 ) -> Response | Pending:
-    """Write data to the page cache, and to stable storage before the reply if that is requested."""
+    """Write data to the page cache, unless that is done already, and to stable storage before the reply if that is
+    requested."""
     file, handle = opened.file, opened.handle
     if file is None or handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
@@ -139,7 +145,11 @@ def _store(
     if not opened.granted_access & _WRITE_DATA and opened.posix:
         offset = _end_for(opened, offset)
     write_times.changing(opened)
-    handle.write_from([data], offset)
+    if not is_written:
+        disk = opened.virtual_disk
+        if disk is not None and not disk.writes_at_once(offset, count):
+            return _store_slowly(request, body, opened, memoryview(bytes(data)), remote)
+        handle.write_from([data], offset)
     if not opened.wrote:
         report_write(opened)
     opened.position = offset + count
@@ -150,6 +160,36 @@ def _store(
     start_flush(
         request, opened, lambda error: pending.complete(response) if error is None else fail(pending, error, remote)
     )
+    return pending
+
+
+def _store_slowly(
+    request: Request, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None
+) -> Pending:
+    """Write to a virtual disk on a worker thread, as its metadata changes, and that waits for stable storage."""
+    handle = opened.handle
+    if handle is None:
+        raise StatusError(NtStatus.FILE_CLOSED)
+    pending = request.pending or request.pend(Interim.DELAYED)
+    opened.begin_io()
+
+    def written(error: Exception | None) -> None:
+        opened.end_io()
+        try:
+            if error is not None:
+                raise error
+            request.check_fence()
+            result = _store(request, body, opened, data, remote, is_written=True)
+        except Exception as failure:
+            fail(pending, failure, remote)
+            return
+        if isinstance(result, Response):
+            pending.complete(result)
+
+    def write() -> None:
+        handle.write_from([data], body.offset)
+
+    request.server.flushes.add(write, written)
     return pending
 
 

@@ -72,6 +72,8 @@ class Reply:
     """The memory around the last segment, if it has room for the rest of the message."""
     packed: Packed | None = None
     """The last segment compressed. It is used if the reply is sent alone."""
+    compress: Callable[[Buffer], Packed | None] | None = None
+    """Compresses the message from the last segment on."""
 
 
 class Fresh(NamedTuple):

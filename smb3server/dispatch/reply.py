@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.compression.transform import ON_THREAD_FROM
 from smb3server.crypto.encryption import TRANSFORM_SIZE
 from smb3server.crypto.envelope import seal, seal_in, sign_reply
 from smb3server.dispatch.chain import Reply
@@ -17,6 +18,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.compression.transform import Packed
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
 
@@ -113,6 +115,7 @@ class ReplyWriter:
             data,
             result.frame,
             result.packed,
+            result.compress,
         )
 
     def signer_for(self, request: Request) -> Signer | None:
@@ -172,6 +175,8 @@ class ReplyWriter:
         on_sent: Callable[[], None] | None = None
         callbacks: list[Callable[[], None]] = []
         invalidate: int | None = None
+        compress: Callable[[Buffer], Packed | None] | None = None
+        lead = 0
         for index, reply in enumerate(replies):
             header = reply.header
             part: list[Buffer] = [header, *reply.segments]
@@ -186,6 +191,8 @@ class ReplyWriter:
                 sign_reply(header, part, reply.signer, reply.message_id)
             if reply.on_encoded is not None:
                 reply.on_encoded(part)
+            if reply.compress is not None and compress is None:
+                compress, lead = reply.compress, len(segments) + len(reply.segments)
             segments += part
             if reply.on_sent is not None:
                 callbacks.append(reply.on_sent)
@@ -205,6 +212,8 @@ class ReplyWriter:
         if packed is not None and not last:
             segments, frame = packed.message(segments[:-1]), None
             self.connection.compressed.sends(packed.original, packed.size)
+        elif compress is not None:
+            segments, frame = self._compressed(segments, lead, compress), None
         if encrypt_for is None or encrypt_for.cipher is None:
             transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
@@ -215,6 +224,19 @@ class ReplyWriter:
             if on_sent is not None:
                 on_sent()
         transport.send((message,), invalidate, release if then is None else _both(release, then))
+
+    def _compressed(
+        self, segments: list[Buffer], lead: int, compress: Callable[[Buffer], Packed | None]
+    ) -> list[Buffer]:
+        """Return a message of several replies compressed behind the first ``lead`` segments, if that is worth it. Long
+        ones are left alone: others would have to wait for them. [MS-SMB2 3.3.4.1.5]"""
+        if sum(map(len, segments[lead:])) >= ON_THREAD_FROM:
+            return segments
+        packed = compress(b"".join(segments[lead:]))
+        if packed is None:
+            return segments
+        self.connection.compressed.sends(packed.original, packed.size)
+        return packed.message(segments[:lead])
 
     def _drop(self, replies: Sequence[Reply]) -> None:
         """Drop replies and disconnect, because another node may be answering by now."""

@@ -44,6 +44,8 @@ class Response:
     """The memory around the last segment, if it has room for the rest of the message."""
     packed: Packed | None = None
     """The last segment compressed."""
+    compress: Callable[[Buffer], Packed | None] | None = None
+    """Compresses a message from the last segment on, where the response is one of several in it."""
     fresh: Fresh | None = None
     """For the next command of the compound. A command that only looks at the file hands on what it was given."""
 

@@ -96,7 +96,7 @@ def enter(
     write = bool(opened.granted_access & masks.WRITES_DATA)
     initiator = initiator_of(context)
     disk = disks.enter(handle.key, path[-1], files, write, initiator)
-    leave = partial(disks.leave, disk, initiator)
+    leave = partial(disks.leave, disk, initiator, partial(server.has_lost, opened.tree.share))
     try:
         snapshot = None
         if specifier is not None:

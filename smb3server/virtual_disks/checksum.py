@@ -20,3 +20,13 @@ def crc32c(data: Buffer) -> int:
     from crc32c import crc32c as compute
 
     return int(compute(data))
+
+
+def is_intact(data: bytes) -> bool:
+    """Return whether the checksum in a structure of VHDX, which is at its bytes 4 to 7, is right."""
+    return int.from_bytes(data[4:8], "little") == crc32c(data[:4] + bytes(4) + data[8:])
+
+
+def sealed(data: bytes) -> bytes:
+    """Return a structure of VHDX with its checksum."""
+    return data[:4] + crc32c(data[:4] + bytes(4) + data[8:]).to_bytes(4, "little") + data[8:]

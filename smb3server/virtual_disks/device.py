@@ -123,6 +123,12 @@ class DeviceOpen:
         else:
             self.disk.read(view, offset)
 
+    def writes_at_once(self, offset: int, length: int) -> bool:
+        """Return whether a WRITE request of a range has nothing to wait for."""
+        if self.snapshot is not None or not self.disk.active.writable or too_large(offset, length, self.size):
+            return True
+        return self.disk.is_quick(offset, length)
+
     def write(self, data: Buffer, offset: int) -> None:
         """Write for a WRITE request. Raises ``StatusError``, ``OSError``."""
         self._check(offset, len(data), writes=True)

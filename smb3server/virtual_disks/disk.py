@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from smb3server.backends.base import FileKey, Handle
 from smb3server.virtual_disks import layout
 from smb3server.virtual_disks.layout import BlockState
+from smb3server.virtual_disks.reading import BadImage, is_plain_name
 from smb3server.virtual_disks.reservations import Reservations
 from smb3server.virtual_disks.tracking import Tracking
 from smb3server.virtual_disks.vhd_set import VhdSet, is_set_name
-from smb3server.virtual_disks.vhdx import BadImage, Image, is_plain_name
+from smb3server.virtual_disks.vhdx import Image
 from smbdirect.codec import Buffer
 
 MAX_CHAIN = 64
@@ -77,25 +79,25 @@ class VirtualDisk:
         """Open the files of the disk, if they are not open in the same way yet. Raises ``OSError``, ``StatusError``.
 
         Each open calls it, so that nobody gets around the rights on one of the files."""
+        if self.chain and (self.active.writable or not write):
+            # They are open already: it remains to be shown that this user may open them.
+            names = [image.name for image in self.chain]
+            if self.vhd_set is not None:
+                files.open(self.name, write).close()
+            for name in names:
+                files.open(name, write and name == names[0]).close()
+            return
         vhd_set = None
         name = self.name
         if is_set_name(name):
             vhd_set = VhdSet(files.open(name, write))
             name = vhd_set.active
-        chain: list[Image] = []
         try:
             chain = open_chain(files, name, write)
         except BaseException:
             if vhd_set is not None:
                 vhd_set.close()
             raise
-        if self.chain and (self.active.writable or not write):
-            # They are open already. Opening them again has shown that this user may.
-            for image in chain:
-                image.close()
-            if vhd_set is not None:
-                vhd_set.close()
-            return
         self.replace(chain)
         if self.vhd_set is not None:
             self.vhd_set.close()
@@ -107,10 +109,22 @@ class VirtualDisk:
             self._retired += [image for image in self.chain if image not in chain]
             self.chain = chain
 
-    def close(self) -> None:
-        """Close all files."""
+    def empty_logs(self) -> None:
+        """Have nothing in the logs of the images, so that closing them is quick. It may take long. Errors are logged
+        when they are closed."""
+        with contextlib.suppress(OSError):
+            for image in (*self.chain, *self._retired):
+                image.empty_log()
+
+    @property
+    def closes_slowly(self) -> bool:
+        """Whether the end of the open that is left closes the disk, and has to wait for stable storage."""
+        return self.users == 1 and any(image.has_log for image in (*self.chain, *self._retired))
+
+    def close(self, leave: bool = False) -> None:
+        """Close all files. ``leave``: without another change, as another node may have them by now."""
         for image in (*self.chain, *self._retired):
-            image.close()
+            image.close(leave)
         self.chain, self._retired = [], []
         if self.tracking is not None:
             self.tracking.close()
@@ -124,6 +138,15 @@ class VirtualDisk:
     def read(self, view: memoryview, offset: int) -> None:
         """Fill ``view`` with the disk's bytes from ``offset`` on. They must lie in the disk. Raises ``OSError``."""
         read_chain(self.chain, view, offset)
+
+    def is_quick(self, offset: int, length: int) -> bool:
+        """Return whether a write need not wait for stable storage, nor for another thread."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self.active.is_quick(offset, length)
+        finally:
+            self.lock.release()
 
     def write(self, data: Buffer, offset: int) -> None:
         """Write to the disk. The range must lie in it. Raises ``OSError``."""
@@ -193,9 +216,9 @@ class VirtualDisk:
             offset += len(piece)
 
     def flush(self) -> None:
-        """Write the disk's data to stable storage. It may take long."""
+        """Write the disk's data to stable storage. It may take long. Raises ``OSError``."""
         for image in self.chain[:1]:
-            image.handle.flush()
+            image.flush()
 
     def continue_with(self, stored: Reservations) -> None:
         """Take over reservations that were stored with an open, unless those that the disk has are newer."""
@@ -305,8 +328,9 @@ class VirtualDisks:
             disk.initiators[initiator] = disk.initiators.get(initiator, 0) + 1
         return disk
 
-    def leave(self, disk: VirtualDisk, initiator: bytes) -> None:
-        """Note that an open of the disk has ended. The last one closes it."""
+    def leave(self, disk: VirtualDisk, initiator: bytes, is_lost: Callable[[], bool]) -> None:
+        """Note that an open of the disk has ended. The last one closes it. ``is_lost``: whether another node may have
+        its files by now."""
         disk.users -= 1
         if initiator:
             disk.initiators[initiator] -= 1
@@ -317,7 +341,7 @@ class VirtualDisks:
         if not disk.users:
             if self.by_key.get(disk.key) is disk:
                 del self.by_key[disk.key]
-            disk.close()
+            disk.close(is_lost())
 
 
 def too_large(offset: int, length: int, size: int) -> bool:

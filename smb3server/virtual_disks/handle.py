@@ -74,7 +74,8 @@ class DiskHandle(ForwardingHandle):
 
     def flush(self) -> None:
         self._device.disk.flush()
-        self.open().flush()
+        if self._device.disk.vhd_set is not None:
+            self.open().flush()
 
     def shrinking(self, size: int) -> Callable[[], None] | None:
         return None

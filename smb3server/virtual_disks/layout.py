@@ -15,6 +15,8 @@ HEADER_OFFSETS = (64 * KIB, 128 * KIB)
 HEADER_SIZE = 4096
 REGION_TABLE_OFFSETS = (192 * KIB, 256 * KIB)
 REGION_TABLE_SIZE = 64 * KIB
+LOG_SECTOR = 4096
+"""Bytes of a sector of the log, and of what one data descriptor updates."""
 METADATA_TABLE_SIZE = 64 * KIB
 MAX_ENTRIES = 2047
 """The most entries of a region table or a metadata table. [MS-VHDX 2.2.3.1, 2.6.1.1]"""
@@ -87,6 +89,32 @@ class RegionEntry(NamedTuple):
     required: Annotated[int, Int32ul] = 1
 
 
+class LogEntryHeader(NamedTuple):
+    """[MS-VHDX 2.3.1.1]"""
+
+    signature: Annotated[bytes, Bytes(4)] = b"loge"
+    checksum: Annotated[int, Int32ul] = 0
+    entry_length: Annotated[int, Int32ul] = 0
+    tail: Annotated[int, Int32ul] = 0
+    sequence_number: Annotated[int, Int64ul] = 0
+    descriptor_count: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+    log_guid: Annotated[bytes, Bytes(16)] = bytes(16)
+    flushed_file_offset: Annotated[int, Int64ul] = 0
+    last_file_offset: Annotated[int, Int64ul] = 0
+
+
+class LogDescriptor(NamedTuple):
+    """A data descriptor, or a zero descriptor (b"zero"), whose ``leading_bytes`` are its ZeroLength.
+    [MS-VHDX 2.3.1.2, 2.3.1.3]"""
+
+    signature: Annotated[bytes, Bytes(4)] = b"desc"
+    trailing_bytes: Annotated[bytes, Bytes(4)] = bytes(4)
+    leading_bytes: Annotated[bytes, Bytes(8)] = bytes(8)
+    file_offset: Annotated[int, Int64ul] = 0
+    sequence_number: Annotated[int, Int64ul] = 0
+
+
 class MetadataTableHeader(NamedTuple):
     """[MS-VHDX 2.6.1.1]"""
 
@@ -149,6 +177,8 @@ class LocatorEntry(NamedTuple):
 HEADER = Codec(Header)
 REGION_TABLE_HEADER = Codec(RegionTableHeader)
 REGION_ENTRY = Codec(RegionEntry)
+LOG_ENTRY_HEADER = Codec(LogEntryHeader)
+LOG_DESCRIPTOR = Codec(LogDescriptor)
 METADATA_TABLE_HEADER = Codec(MetadataTableHeader)
 METADATA_ENTRY = Codec(MetadataEntry)
 PARAMETERS = Codec(FileParameters)

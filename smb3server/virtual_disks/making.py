@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks import layout
+from smb3server.virtual_disks.checksum import sealed
 from smb3server.virtual_disks.layout import MIB, MetadataFlags, ParameterFlags
-from smb3server.virtual_disks.vhdx import chunk_ratio, entries_for, sealed
+from smb3server.virtual_disks.vhdx import chunk_ratio, entries_for
 
 CREATOR = "smb3server"
 BLOCK_SIZE = 2 * MIB

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 from smb3server.virtual_disks import snapshots
+from smb3server.virtual_disks.reading import is_plain_name
 from smb3server.virtual_disks.reservations import Attention
 from smb3server.virtual_disks.tracking import Tracking
 from smb3server.virtual_disks.tunnel import Call, DiskError, Slow, operation
 from smb3server.virtual_disks.vhd_set import is_set_name
-from smb3server.virtual_disks.vhdx import is_plain_name
 from smb3server.wire import svhdx as wire
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import MetaType, Operation, SetInformation, SnapshotType, Stage, TrackingStatus
@@ -58,7 +58,7 @@ def _progress(call: Call, start: wire.MetaStart) -> snapshots.Progress:
     return partial(call.device.disk.note_progress, start.transaction_id)
 
 
-def _resize(call: Call, start: wire.MetaStart, data: bytes) -> bytes:
+def _resize(call: Call, start: wire.MetaStart, data: bytes) -> Slow:
     """[MS-RSVD 3.2.5.5.7.5]"""
     if len(data) < wire.RESIZE.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
@@ -72,11 +72,15 @@ def _resize(call: Call, start: wire.MetaStart, data: bytes) -> bytes:
     size = safe if asked.shrink_to_minimum else asked.new_size
     if size < safe and not asked.allow_unsafe:
         raise DiskError(NtStatus.INVALID_PARAMETER)
+    return _done(call, start, _resized(call, size))
+
+
+def _resized(call: Call, size: int) -> snapshots.Work:
+    yield
+    disk = call.device.disk
     if size != disk.size:
         disk.resize(size)
         disk.reservations.establish(set(disk.initiators), Attention.CAPACITY_CHANGED, call.device.initiator)
-    disk.note_progress(start.transaction_id, 1, 1)
-    return b""
 
 
 def _check_stages(packed: bytes) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ import struct
 from collections import deque
 
 MAX_REGISTRATIONS = 64
-"""As many as a cluster of Windows has nodes. Each persistent open of a disk is stored with all of them."""
+"""As many as a cluster of Windows has nodes. SPC-3 leaves the number to the device. All of them are stored with each
+persistent open of the disk at each change, so what a change costs grows with the square of the number."""
 _PARAMETERS = struct.Struct(">8s8s4xB3x")
 """PERSISTENT RESERVE OUT parameter list: key, service action key, flags. [SPC-3 6.12.3]"""
 _APTPL = 0x01
@@ -84,6 +85,10 @@ class InvalidField(Exception):
     def __init__(self, in_list: bool = True) -> None:
         super().__init__()
         self.in_list = in_list
+
+
+class NoResources(Exception):
+    """The command ends with ILLEGAL REQUEST, INSUFFICIENT REGISTRATION RESOURCES. [SPC-3 5.6.6]"""
 
 
 class Reservations:
@@ -186,7 +191,7 @@ class Reservations:
             if initiator in self.keys:
                 self._unregister(initiator)
         elif initiator not in self.keys and len(self.keys) >= MAX_REGISTRATIONS:
-            raise InvalidField
+            raise NoResources
         else:
             self.keys[initiator] = key
         self.generation += 1

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server.virtual_disks.disk import VirtualDisk, too_large
-from smb3server.virtual_disks.reservations import Attention, Conflict, InvalidField
+from smb3server.virtual_disks.reservations import Attention, Conflict, InvalidField, NoResources
 
 GOOD, CHECK_CONDITION, RESERVATION_CONFLICT = 0x00, 0x02, 0x18
 _SENSE_LENGTH = 18
 NOT_READY, MEDIUM_ERROR, ILLEGAL_REQUEST, UNIT_ATTENTION, DATA_PROTECT = 0x02, 0x03, 0x05, 0x06, 0x07
 INVALID_OPCODE, LBA_OUT_OF_RANGE, INVALID_CDB, INVALID_LIST = 0x2000, 0x2100, 0x2400, 0x2600
+INSUFFICIENT_REGISTRATION_RESOURCES = 0x5504
 _LIST_LENGTH_ERROR, _UNRECOVERED_READ, _WRITE_ERROR, WRITE_PROTECTED = 0x1A00, 0x1100, 0x0C00, 0x2700
 MAX_TRANSFER = 8 << 20
 """Bytes that one command may move. The block limits page says so."""
@@ -100,6 +101,8 @@ def execute(command: Command) -> Result:
         return Result(CHECK_CONDITION, error.sense)
     except InvalidField as error:
         return Result(CHECK_CONDITION, sense(ILLEGAL_REQUEST, INVALID_LIST if error.in_list else INVALID_CDB))
+    except NoResources:
+        return Result(CHECK_CONDITION, sense(ILLEGAL_REQUEST, INSUFFICIENT_REGISTRATION_RESOURCES))
     except Conflict:
         return Result(RESERVATION_CONFLICT)
 

@@ -76,8 +76,13 @@ def create(disk: VirtualDisk, files: Files, snapshot_id: bytes, kind: int, track
         raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
     if len(of_set.snapshots) >= MAX_SNAPSHOTS:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    # What the snapshot has is on stable storage before it is acknowledged.
+    disk.flush()
     with disk.lock:
         active = disk.active
+        active.flush()
+        # Nobody writes it from now on, and whoever reads a parent need not replay its log.
+        active.empty_log()
         image = _child(disk, files, active)
         snapshot = vhd_set.new_snapshot(snapshot_id, kind, tracks, active.name)
         try:
@@ -88,8 +93,6 @@ def create(disk: VirtualDisk, files: Files, snapshot_id: bytes, kind: int, track
             raise
         disk.replace([image, *disk.chain])
     yield
-    active.handle.flush()
-    of_set.handle.flush()
 
 
 def apply(disk: VirtualDisk, files: Files, snapshot: Snapshot) -> Work:
@@ -109,7 +112,6 @@ def apply(disk: VirtualDisk, files: Files, snapshot: Snapshot) -> Work:
     if image.virtual_size != before.virtual_size:
         disk.reservations.establish(set(disk.initiators), Attention.CAPACITY_CHANGED, b"")
     yield
-    of_set.handle.flush()
     if all(kept.image != before.name for kept in of_set.snapshots):
         files.remove(before.name)
 
@@ -122,7 +124,6 @@ def delete(disk: VirtualDisk, files: Files, snapshot: Snapshot, progress: Progre
     children = _children_of(disk, files, snapshot.image)
     remaining = [other for other in of_set.snapshots if other is not snapshot]
     of_set.store(of_set.active, remaining)
-    of_set.handle.flush()
     yield
     if any(other.image == snapshot.image for other in remaining):
         return
@@ -163,10 +164,9 @@ def _merge_active(disk: VirtualDisk, files: Files, progress: Progress) -> Work:
     writer.chain = [target, *disk.chain[2:]]
 
     def finish() -> None:
-        target.handle.flush()
+        target.flush()
         of_set = set_of(disk)
         of_set.store(target.name, of_set.snapshots)
-        of_set.handle.flush()
         disk.replace(writer.chain)
 
     try:
@@ -240,7 +240,7 @@ def convert(disk: VirtualDisk, files: Files, name: str, progress: Progress) -> W
         try:
             target = VirtualDisk(disk.key, image_name)
             target.chain = [image]
-            yield from _copy(disk, disk.chain, target, progress, image.handle.flush)
+            yield from _copy(disk, disk.chain, target, progress, image.flush)
             vhd_set.make(set_file, image_name)
             set_file.flush()
         except BaseException:
@@ -279,7 +279,7 @@ def extract(
                 target.write(data, offset)
                 progress(done + 1, len(ranges))
                 yield
-            image.handle.flush()
+            image.flush()
         except BaseException:
             files.remove(name)
             raise

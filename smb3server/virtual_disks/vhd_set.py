@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks.checksum import crc32c
 from smb3server.virtual_disks.layout import KIB, MIB
-from smb3server.virtual_disks.vhdx import BadImage, is_plain_name, read_at
+from smb3server.virtual_disks.reading import BadImage, is_plain_name, read_at
 from smbdirect.codec import Codec
 from smbdirect.fields import Bytes, Int32ul, Int64ul
 
@@ -157,9 +157,8 @@ class VhdSet:
         return None
 
     def store(self, active: str, snapshots: list[Snapshot]) -> None:
-        """Write another image and list of snapshots. The file names the former image until the last write.
-
-        Raises ``OSError``."""
+        """Write another image and list of snapshots, and flush them. The file names the former image until the last
+        write. Raises ``OSError``."""
         encoded = active.encode("utf-16-le") + b"\0\0"
         data = json.dumps([asdict(snapshot) for snapshot in snapshots]).encode()
         if len(encoded) > _MAX_NAME or len(data) > _MAX_LIST:
@@ -174,6 +173,8 @@ class VhdSet:
             sequence_number=self._header.sequence_number + 1, name_offset=where, name_length=len(encoded)
         )
         self.handle.write_from([_sealed(header)], _HEADERS[slot])
+        # Before the next list takes the place of the former one, the file must not name that any more.
+        self.handle.flush()
         self._header, self.active, self.snapshots = header, active, snapshots
 
     def close(self) -> None:

@@ -1,14 +1,17 @@
 """A VHDX file as a disk: where its sectors are, and how new blocks are allocated. [MS-VHDX]
 
 The block allocation table is read where it is needed, so an image takes no memory that depends on its size. Blocks are
-allocated at the end of the file, and the log of the format is not used: the file grows first, then the data is written,
-then the entry of the table. A crash of the server therefore loses at most space. An image whose log was not replayed is
-refused.
+allocated at the end of the file: the file grows first, then the data is written, then the entry of the table, through
+the log. Whatever was written since the last flush may get lost, in any order: the image stays consistent.
+
+Opening an image changes nothing: what its log has is read as if it was replayed. The first change replays it.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
+import logging
 import struct
 import threading
 import uuid
@@ -17,34 +20,23 @@ from typing import NamedTuple
 
 from smb3server.backends.base import Handle
 from smb3server.virtual_disks import layout
-from smb3server.virtual_disks.checksum import crc32c
-from smb3server.virtual_disks.layout import BlockState, FileParameters, Header, ParameterFlags
+from smb3server.virtual_disks.checksum import is_intact, sealed
+from smb3server.virtual_disks.layout import LOG_SECTOR, MIB, BlockState, FileParameters, Header, ParameterFlags
+from smb3server.virtual_disks.log_replay import Replayed, active_sequence
+from smb3server.virtual_disks.log_writing import Log
+from smb3server.virtual_disks.reading import BadImage, read_at
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
+log = logging.getLogger(__name__)
+
 _ENTRY = struct.Struct("<Q")
-_OFFSET_MASK = ~(layout.MIB - 1)
+_OFFSET_MASK = ~(MIB - 1)
 _STATE_MASK = 7
 _IN_PLACE = (BlockState.FULLY_PRESENT, BlockState.PARTIALLY_PRESENT)
-_ZEROS = bytes(layout.MIB)
-
-
-class BadImage(OSError):
-    """The file is no VHDX file, or one that cannot be used. It reaches clients as STATUS_SVHDX_WRONG_FILE_TYPE."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(errno.EILSEQ, reason)
-
-
-def read_at(handle: Handle, offset: int, length: int) -> bytes:
-    """Return bytes of a file; fewer at its end. Raises ``OSError``."""
-    data = bytearray(length)
-    return bytes(data[: handle.read_into([memoryview(data)], offset)])
-
-
-def is_plain_name(name: str) -> bool:
-    """Return whether a name that a file's content gives is one of a file in the same folder. [MS-FSCC 2.1.5]"""
-    return 0 < len(name) <= 255 and name not in (".", "..") and not any(c < " " or c in '\\/:*?"<>|' for c in name)
+_NO_LOG = bytes(16)
+_MOST_PLACES = 65536
+"""Blocks whose place is remembered."""
 
 
 class Metadata(NamedTuple):
@@ -77,14 +69,18 @@ class Image:
     def __init__(self, handle: Handle, name: str, writable: bool) -> None:
         """Read headers and metadata. Raises ``OSError``; ``BadImage`` if they are not valid."""
         self.handle, self.name, self.writable = handle, name, writable
-        self._lock = threading.Lock()
-        """Held while blocks are looked up or allocated, never while data is read."""
+        self._lock = threading.RLock()
+        """Held while blocks are allocated, never while data is read."""
         self._changed = False
+        self._places: dict[int, int] = {}
+        """By block: where it is written in place. Blocks do not move, and stay allocated."""
+        self._log: Log | None = None
+        """The log, once it is written. Invariant: the header names it then."""
         if self._read(0, 8) != layout.FILE_SIGNATURE:
             raise BadImage("no VHDX file")
         self._header, self._slot = self._read_header()
-        if self._header.log_guid != bytes(16):
-            raise BadImage("its log has to be replayed first, for example by 'qemu-img check -r all'")
+        if self._header.log_guid != _NO_LOG:
+            self.handle = Replayed(handle, active_sequence(handle, self._header))
         try:
             regions = self._read_regions()
             self._bat = regions[layout.BAT_REGION]
@@ -107,6 +103,19 @@ class Image:
         self._chunk_ratio = chunk_ratio(sector, size)
         if self._bat.length < self._entries_for(self.virtual_size) * _ENTRY.size:
             raise BadImage("its block allocation table is too short")
+        header = self._header
+        if header.log_offset % MIB or header.log_length % MIB or (header.log_length and header.log_offset < MIB):
+            raise BadImage("its log is not where it may be")
+        taken = sorted(
+            (offset, offset + length)
+            for offset, length in (
+                (header.log_offset, header.log_length),
+                (self._bat.file_offset, self._bat.length),
+                (self._metadata_region.file_offset, self._metadata_region.length),
+            )
+        )
+        if any(end > begin for (_, end), (begin, _) in itertools.pairwise(taken)):
+            raise BadImage("its log and its regions overlap")
 
     @property
     def virtual_size(self) -> int:
@@ -124,6 +133,11 @@ class Image:
         return bool(self.metadata.parameters.flags & ParameterFlags.LEAVE_BLOCKS_ALLOCATED)
 
     @property
+    def has_log(self) -> bool:
+        """Whether the header names a log of this server's."""
+        return self._log is not None
+
+    @property
     def data_write_guid(self) -> bytes:
         """Changes when the data of the disk does. Children name it to recognize their parent."""
         return self._header.data_write_guid
@@ -138,7 +152,7 @@ class Image:
         found: list[tuple[int, int, Header]] = []
         for slot, offset in enumerate(layout.HEADER_OFFSETS):
             data = self._read(offset, layout.HEADER_SIZE)
-            if len(data) < layout.HEADER_SIZE or data[:4] != b"head" or not _is_intact(data):
+            if len(data) < layout.HEADER_SIZE or data[:4] != b"head" or not is_intact(data):
                 continue
             header = layout.HEADER.unpack(data)
             if header.version == 1:
@@ -151,7 +165,7 @@ class Image:
     def _read_regions(self) -> dict[bytes, layout.RegionEntry]:
         for offset in layout.REGION_TABLE_OFFSETS:
             data = self._read(offset, layout.REGION_TABLE_SIZE)
-            if len(data) < layout.REGION_TABLE_SIZE or data[:4] != b"regi" or not _is_intact(data):
+            if len(data) < layout.REGION_TABLE_SIZE or data[:4] != b"regi" or not is_intact(data):
                 continue
             count = layout.REGION_TABLE_HEADER.unpack(data).entry_count
             if count > layout.MAX_ENTRIES:
@@ -161,7 +175,7 @@ class Image:
             known = (layout.BAT_REGION, layout.METADATA_REGION)
             if any(entry.required & 1 and entry.guid not in known for entry in entries):
                 raise BadImage("it has a region that is not known")
-            if any(entry.file_offset < layout.MIB or entry.file_offset % layout.MIB for entry in entries):
+            if any(entry.file_offset < MIB or entry.file_offset % MIB for entry in entries):
                 raise BadImage("a region is not where it may be")
             return {entry.guid: entry for entry in entries}
         raise BadImage("it has no valid region table")
@@ -210,18 +224,21 @@ class Image:
         return self._entry_at(self._entry_place(block))
 
     def _entry_at(self, place: int) -> tuple[int, int]:
-        data = self._read(place, _ENTRY.size)
+        within = place % LOG_SECTOR
+        # The sector is in its place before it leaves ``pending``.
+        pending = self._log.pending.get(place - within) if self._log is not None else None
+        data = pending[within : within + _ENTRY.size] if pending is not None else self._read(place, _ENTRY.size)
         if len(data) < _ENTRY.size:
             raise BadImage("its block allocation table is cut off")
         (value,) = _ENTRY.unpack(data)
         offset = value & _OFFSET_MASK
-        if value & _STATE_MASK in _IN_PLACE and offset < layout.MIB:
+        if value & _STATE_MASK in _IN_PLACE and offset < MIB:
             raise BadImage("a block lies in the headers")
         return value & _STATE_MASK, offset
 
     def set_entry(self, block: int, state: int, offset: int) -> None:
-        """Change the table's entry of a block."""
-        self.handle.write_from([_ENTRY.pack(offset | state)], self._entry_place(block))
+        """Change the table's entry of a block. Raises ``OSError``."""
+        self._update(self._entry_place(block), _ENTRY.pack(offset | state))
 
     def runs(self, offset: int, length: int) -> Iterator[Run]:
         """Return where a range of the disk is. Raises ``OSError``. The range must lie in the disk."""
@@ -271,38 +288,110 @@ class Image:
         """Return the offset in the file of a block that can be written in place. None: it has none there.
 
         Raises ``OSError``."""
+        place = self._places.get(block)
+        if place is not None:
+            return place
         state, where = self.entry(block)
         in_place = _IN_PLACE if not self.has_parent else (BlockState.FULLY_PRESENT,)
-        return where if state in in_place else None
+        if state not in in_place:
+            return None
+        if len(self._places) >= _MOST_PLACES:
+            self._places.clear()
+        self._places[block] = where
+        return where
+
+    def is_quick(self, offset: int, length: int) -> bool:
+        """Return whether writing a range changes payload only, so that no flush has to be waited for."""
+        blocks = range(offset // self.block_size, -(-(offset + length) // self.block_size))
+        return self._changed and all(self.place_of(block) is not None for block in blocks)
 
     def allocate(self, block: int, within: int, data: Buffer, content: Iterator[Buffer] | None = None) -> None:
         """Allocate a block, and write to it. ``content``: what it has from its begin on; else zeros.
 
         The table names it last, so that whenever the server is killed the disk has either. Raises ``OSError``."""
         with self._lock:
-            end = -(-self.handle.info().end_of_file // layout.MIB) * layout.MIB
+            shows_parent = self.has_parent and self.entry(block)[0] != BlockState.ZERO
+            end = -(-self.handle.info().end_of_file // MIB) * MIB
             self.handle.truncate(end + self.block_size)
             place = end
             for piece in content or ():
                 self.handle.write_from([piece], place)
                 place += len(piece)
             self.handle.write_from([data], end + within)
+            if shows_parent:
+                # If only the entry outlived a loss of power, the block would hide what the parent has.
+                self.flush()
             self.set_entry(block, BlockState.FULLY_PRESENT, end)
 
-    def data_changes(self) -> None:
-        """Note that the disk's data changes. Before the first change the header gets new GUIDs. [MS-VHDX 2.2.2]"""
-        if not self._changed:
-            self._changed = True
-            new, data = uuid.uuid4().bytes_le, uuid.uuid4().bytes_le
-            self._write_header(self._header._replace(file_write_guid=new, data_write_guid=data))
+    # Changing the structures
 
-    def _write_header(self, header: Header) -> None:
-        """Write a header in place of the older one of the two."""
-        header = header._replace(sequence_number=header.sequence_number + 1, checksum=0)
-        self._slot = 1 - self._slot
-        data = sealed(layout.HEADER.pack(header).ljust(layout.HEADER_SIZE, b"\0"))
-        self.handle.write_from([data], layout.HEADER_OFFSETS[self._slot])
-        self._header = header
+    def data_changes(self) -> None:
+        """Note that the disk's data changes. Before the first change the log is replayed, and the header gets new
+        GUIDs. Raises ``OSError``. [MS-VHDX 2.2.2, 2.2.2.1]"""
+        if self._changed:
+            return
+        with self._lock:
+            header = self._header._replace(file_write_guid=uuid.uuid4().bytes_le)
+            if isinstance(self.handle, Replayed):
+                self._store_header(header)
+                self.handle.apply()
+                self.handle = self.handle.open()
+            self._store_header(header._replace(data_write_guid=uuid.uuid4().bytes_le, log_guid=_NO_LOG))
+            self._changed = True
+
+    def _store_header(self, header: Header) -> None:
+        """Write a header in place of the older one of the two, and then of the other one. After each of them the file
+        is flushed, so that one of the two is always whole. Raises ``OSError``. [MS-VHDX 2.2.2.1]"""
+        for _ in layout.HEADER_OFFSETS:
+            header = header._replace(sequence_number=self._header.sequence_number + 1, checksum=0)
+            slot = 1 - self._slot
+            data = sealed(layout.HEADER.pack(header).ljust(layout.HEADER_SIZE, b"\0"))
+            self.handle.write_from([data], layout.HEADER_OFFSETS[slot])
+            self.handle.flush()
+            self._header, self._slot = header, slot
+
+    def _update(self, place: int, data: bytes) -> None:
+        """Change bytes of the metadata through the log. Raises ``OSError``."""
+        with self._lock:
+            header = self._header
+            if not header.log_length:
+                raise BadImage("it has no log")
+            known = self._log.pending if self._log is not None else {}
+            first = place // LOG_SECTOR * LOG_SECTOR
+            sectors: dict[int, bytes] = {}
+            for offset in range(first, place + len(data), LOG_SECTOR):
+                content = known.get(offset) or self._read(offset, LOG_SECTOR).ljust(LOG_SECTOR, b"\0")
+                begin, end = max(place, offset), min(place + len(data), offset + LOG_SECTOR)
+                sectors[offset] = (
+                    content[: begin - offset] + data[begin - place : end - place] + content[end - offset :]
+                )
+            if self._log is not None:
+                self._log.append(sectors)
+                return
+            # The header names the log when it has an entry: with a GUID and without an entry the file is corrupt.
+            # Nothing is lost by writing there before, as a log without a GUID has no valid entries. [MS-VHDX 2.3.3]
+            started = Log(self.handle, header.log_offset, header.log_length)
+            started.append(sectors)
+            self.handle.flush()
+            self._store_header(header._replace(log_guid=started.guid))
+            self._log = started
+
+    def flush(self) -> None:
+        """Flush the file. Raises ``OSError``."""
+        if self._log is not None:
+            self._log.flush()
+        else:
+            self.handle.flush()
+
+    def empty_log(self) -> None:
+        """Have all updates in their places and no log in the header, as others expect of a file that is not open.
+
+        Raises ``OSError``: the log stays then, and whoever opens the file replays it."""
+        with self._lock:
+            if self._log is not None:
+                self._log.settle()
+                self._store_header(self._header._replace(log_guid=_NO_LOG))
+                self._log = None
 
     def resize(self, size: int) -> None:
         """Set the size of the disk in bytes. Raises ``OSError``: EFBIG if the table has no room for it."""
@@ -311,7 +400,7 @@ class Image:
         if self._entries_for(size) * _ENTRY.size > self._bat.length:
             raise OSError(errno.EFBIG, "the block allocation table has no room for more blocks")
         self.data_changes()
-        self.handle.write_from([_ENTRY.pack(size)], self._items[layout.VIRTUAL_DISK_SIZE])
+        self._update(self._items[layout.VIRTUAL_DISK_SIZE], _ENTRY.pack(size))
         self.metadata = self.metadata._replace(virtual_size=size)
 
     def safe_size(self) -> int:
@@ -321,9 +410,15 @@ class Image:
                 return min((block + 1) * self.block_size, self.virtual_size)
         return self.metadata.sector_size
 
-    def close(self) -> None:
-        """Close the file."""
-        self.handle.close()
+    def close(self, leave: bool = False) -> None:
+        """Close the file. ``leave``: leave its log as it is, as another node may have the file by now."""
+        try:
+            if not leave:
+                self.empty_log()
+        except OSError as error:
+            log.warning("%s: its log has to be replayed: %s", self.name, error)
+        finally:
+            self.handle.close()
 
 
 def chunk_ratio(sector_size: int, block_size: int) -> int:
@@ -350,16 +445,6 @@ _ITEMS = frozenset(
         layout.PARENT_LOCATOR,
     )
 )
-
-
-def _is_intact(data: bytes) -> bool:
-    """Return whether the checksum of a structure is right."""
-    return int.from_bytes(data[4:8], "little") == int(crc32c(data[:4] + bytes(4) + data[8:]))
-
-
-def sealed(data: bytes) -> bytes:
-    """Return a structure with its checksum."""
-    return data[:4] + int(crc32c(data[:4] + bytes(4) + data[8:])).to_bytes(4, "little") + data[8:]
 
 
 def _locator(data: bytes) -> dict[str, str]:

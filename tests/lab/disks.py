@@ -119,3 +119,9 @@ def qemu(*arguments: str | Path) -> str:
     done = subprocess.run(["qemu-img", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def replayed(image: Path) -> None:
+    """Let qemu-img replay the log of an image, if it has one, and check that it finds no fault."""
+    qemu("check", "-r", "all", "-f", "vhdx", image)
+    assert "No errors" in qemu("check", "-f", "vhdx", image)

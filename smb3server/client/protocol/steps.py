@@ -88,12 +88,17 @@ def set_info(info_class: int, data: bytes, info_type: int = InfoType.FILE, addit
     return Step(Command.SET_INFO, body, len, len(data))
 
 
-def read(length: int) -> Step[bytes]:
-    """Read up to ``length`` bytes from the beginning of the file, in the message. [MS-SMB2 3.2.4.6]"""
+def read(length: int, compressed: bool = False) -> Step[bytes]:
+    """Read up to ``length`` bytes from the beginning of the file, in the message. ``compressed``: ask for compressed
+    data, which only a connection that has agreed on that may. [MS-SMB2 3.2.4.6]"""
 
     def body(file_id: FileId) -> Sequence[Buffer]:
         record = io_wire.ReadRequest(
-            padding=io_wire.READ_DATA_OFFSET, length=length, persistent=file_id[0], volatile=file_id[1]
+            padding=io_wire.READ_DATA_OFFSET,
+            flags=int(io_wire.ReadFlags.REQUEST_COMPRESSED) if compressed else 0,
+            length=length,
+            persistent=file_id[0],
+            volatile=file_id[1],
         )
         return [io_wire.READ_REQUEST.pack_fields(*record), b"\0"]
 

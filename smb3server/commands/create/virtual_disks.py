@@ -10,8 +10,8 @@ from smb3server.commands.create.opening import Opening
 from smb3server.commands.create.registry import Described, Kind, register
 from smb3server.state.disk_opens import ShareFolder, enter
 from smb3server.state.objects import Open
+from smb3server.virtual_disks.reading import BadImage
 from smb3server.virtual_disks.tunnel import SERVICE_VERSION
-from smb3server.virtual_disks.vhdx import BadImage
 from smb3server.wire import svhdx as wire
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import EaEntry

@@ -85,7 +85,8 @@ path = {folder}
 
 
 def furnish(folder: Path, megabytes: int) -> None:
-    """Make a share's content: a folder of empty files, and a file of ``megabytes`` MiB of random bytes."""
+    """Make a share's content: a folder of empty files, a file of ``megabytes`` MiB of random bytes, and one of 1 MiB
+    of text, which shrinks."""
     folder.mkdir()
     folder.chmod(0o777)
     (folder / "dir10k").mkdir()
@@ -95,6 +96,8 @@ def furnish(folder: Path, megabytes: int) -> None:
         for _ in range(megabytes):
             big.write(os.urandom(1 << 20))
     (folder / "big.bin").chmod(0o666)
+    text = b"".join(b"line %d of the text, with %d words\n" % (number, number % 7) for number in range(1 << 15))
+    (folder / "text.bin").write_bytes(text[: 1 << 20])
     if os.geteuid() == 0:
         # Both servers then act as this user: Samba as the client's user, ours as the folder's owner.
         for path in (folder, *folder.rglob("*")):

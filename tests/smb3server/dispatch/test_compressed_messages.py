@@ -16,7 +16,7 @@ from smb3server.state.ceilings import Usage
 from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_REQUEST, ReadRequest
-from tests.lab.wire_client import ECHO, Client, Harness, Reply, context, contexts_for, drive
+from tests.lab.wire_client import ECHO, Client, Harness, Reply, compound, context, contexts_for, drive, server_signature
 
 CHAINED = Agreement((CompressionAlgorithm.LZ77, CompressionAlgorithm.PATTERN_V1), chained=True)
 PLAIN = Agreement((CompressionAlgorithm.LZ4,))
@@ -114,6 +114,82 @@ def test_writes_and_reads(protection: str, agreed: Agreement, size: int) -> None
         assert found == data and compressed
         (connection,) = harness.server.connection_list
         assert connection.compressed.received >= size and connection.compressed.sent >= size
+
+    played(body)
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+@pytest.mark.parametrize("agreed", [CHAINED, PLAIN], ids=["chained", "one"])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_answers_of_a_compound(protection: str, agreed: Agreement, place: str) -> None:
+    size = 5003
+
+    async def body(harness: Harness) -> None:
+        client = await connected(harness, agreed, protection)
+        file_id = await opened(client, "a")
+        data = data_of(size)
+        assert not (await client.call(Command.WRITE, write_body(file_id, data))).status
+        wanted = (
+            READ_REQUEST.pack(
+                ReadRequest(flags=REQUEST_COMPRESSED, length=size)._replace(
+                    persistent=int.from_bytes(file_id[:8], "little"), volatile=int.from_bytes(file_id[8:], "little")
+                )
+            )
+            + b"\0"
+        )
+        flush = struct.pack("<HHI", 24, 0, 0) + file_id
+        order = {"first": (0,), "middle": (1, 0, 1), "last": (1, 0)}[place]
+        if place == "first":
+            order = (0, 1)
+        parts = [
+            client.build(Command.READ, wanted) if not kind else client.build(Command.FLUSH, flush) for kind in order
+        ]
+        message = compound(client, *parts)
+        await client.frame(client.sealed(message) if client.encrypt else message)
+        sent = await client.receive_frame()
+        if client.encrypt:
+            assert client.cipher is not None
+            sent = bytes(client.cipher.decrypt(memoryview(bytearray(sent))) or b"")
+        assert sent[:4] == COMPRESSION_PROTOCOL_ID and len(sent) < size
+        plain = bytes(agreed.unpack(memoryview(bytearray(sent)), MIB))
+        found, start = [], 0
+        while True:
+            step = int.from_bytes(plain[start + 20 : start + 24], "little")
+            part = plain[start : start + step] if step else plain[start:]
+            assert not len(part) % 8
+            found.append(Reply(part))
+            if client.sign:
+                assert client.signer is not None
+                assert part[48:64] == server_signature(client.signer, found[-1])
+            start += step
+            if not step:
+                break
+        assert [reply.header.command for reply in found] == [Command.FLUSH if kind else Command.READ for kind in order]
+        assert not any(reply.status for reply in found)
+        (reply,) = (reply for reply in found if reply.header.command == Command.READ)
+        assert reply.message[reply.message[66] :][:size] == data
+        (connection,) = harness.server.connection_list
+        assert connection.compressed.sent >= size
+
+    played(body)
+
+
+def test_a_compound_that_is_long_or_does_not_shrink_goes_as_it_is() -> None:
+    async def body(harness: Harness) -> None:
+        client = await connected(harness, CHAINED, "none")
+        file_id = await opened(client, "a")
+        for _ in range(12):
+            await client.call(Command.ECHO, ECHO, credits=32)
+        for data in (os.urandom(60000), data_of(200000)):
+            charge = -(-len(data) // 65536)
+            await client.call(Command.WRITE, write_body(file_id, data), credit_charge=charge)
+            persistent, volatile = struct.unpack("<QQ", file_id)
+            record = ReadRequest(flags=REQUEST_COMPRESSED, length=len(data), persistent=persistent, volatile=volatile)
+            read_part = client.build(Command.READ, READ_REQUEST.pack(record) + b"\0", credit_charge=charge)
+            await client.frame(compound(client, read_part, client.build(Command.ECHO, ECHO)))
+            first, second = await client.receive_compound()
+            assert first.message[first.message[66] :][: len(data)] == data
+            assert second.header.command == Command.ECHO
 
     played(body)
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from smb3server.virtual_disks import snapshots, vhd_set
 from smb3server.virtual_disks.disk import VirtualDisk
-from smb3server.virtual_disks.vhdx import BadImage
+from smb3server.virtual_disks.reading import BadImage
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import SnapshotType
 from tests.lab.disks import Folder, needs_qemu, new_disk, open_disk, qemu, read

@@ -8,18 +8,19 @@ import struct
 
 import pytest
 
-from smb3server.virtual_disks import stored
+from smb3server.virtual_disks import scsi, stored
 from smb3server.virtual_disks.reservations import (
     MAX_REGISTRATIONS,
     Attention,
     Conflict,
     InvalidField,
+    NoResources,
     ReadAction,
     Reservations,
     Type,
 )
 from smb3server.wire.svhdx import OfSnapshot
-from tests.lab.disks import INITIATOR, Folder, device_of, new_disk
+from tests.lab.disks import INITIATOR, Folder, command, device_of, new_disk
 
 OTHER = b"other initiator."
 
@@ -79,8 +80,11 @@ def test_the_largest_one_is_taken() -> None:
         changed(found, initiator, 0, bytes(8), b"a key   ")
         for attention in Attention:
             found.establish({initiator}, attention, b"")
-    with pytest.raises(InvalidField):
+    with pytest.raises(NoResources):
         changed(found, OTHER, 0, bytes(8), b"a key   ")
+    register = b"\x5f\0\0\0\0\0\0\0\x18\0"
+    status, sense, _ = command(device, register, bytes(8) + b"a key   " + bytes(8))
+    assert (status, sense[2], sense[12], sense[13]) == (scsi.CHECK_CONDITION, scsi.ILLEGAL_REQUEST, 0x55, 0x04)
     data = stored.pack(device)
     assert len(data) <= stored.MAX_SIZE
     assert vars(stored.unpack(data).reservations) == vars(found)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.virtual_disks import making
-from smb3server.virtual_disks.vhdx import BadImage, Image
+from smb3server.virtual_disks.reading import BadImage
+from smb3server.virtual_disks.vhdx import Image
 from tests.lab.disks import SIZE, Folder, needs_qemu, new_disk, open_disk, qemu, read
 
 MIB = 1 << 20
@@ -36,6 +37,7 @@ def test_qemu_finds_what_was_written(tmp_path: Path) -> None:
     for offset, data in content.items():
         disk.write(data, offset)
     assert disk.is_valid()
+    disk.close()
     image, raw = tmp_path / "disk.vhdx", tmp_path / "raw"
     image.write_bytes(folder.get("disk.vhdx"))
     _raw(content, raw)
@@ -56,6 +58,7 @@ def test_images_of_qemu_are_read_and_written(tmp_path: Path, options: str) -> No
     assert read(disk, 0, SIZE) == raw.read_bytes()
     content[5 * MIB] = b"new" * 1024
     disk.write(content[5 * MIB], 5 * MIB)
+    disk.close()
     _raw(content, raw)
     image.write_bytes(folder.get("disk.vhdx"))
     assert "No errors" in qemu("check", "-f", "vhdx", image)
@@ -86,17 +89,11 @@ def test_the_size_changes_within_the_table() -> None:
         disk.resize(513)
 
 
-def test_a_log_that_was_not_replayed_is_refused() -> None:
-    folder = Folder()
-    disk = new_disk(folder)
-    disk.active._write_header(disk.active._header._replace(log_guid=b"g" * 16))
-    with pytest.raises(BadImage, match="replayed"):
-        open_disk(folder)
-
-
 def test_a_damaged_header_gives_way_to_the_other_one() -> None:
     folder = Folder()
-    new_disk(folder).write(b"x" * 512, 0)
+    disk = new_disk(folder)
+    disk.write(b"x" * 512, 0)
+    disk.close()
     data = bytearray(folder.get("disk.vhdx"))
     for header in (64 << 10, 128 << 10):
         damaged = Folder()
@@ -111,7 +108,9 @@ def test_a_damaged_header_gives_way_to_the_other_one() -> None:
 
 def test_damaged_images_are_refused_or_read_within_the_file() -> None:
     folder = Folder()
-    new_disk(folder).write(b"x" * 512, 0)
+    disk = new_disk(folder)
+    disk.write(b"x" * 512, 0)
+    disk.close()
     whole = folder.get("disk.vhdx")
     random.seed(11)
     refused = 0

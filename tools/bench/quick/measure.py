@@ -58,11 +58,18 @@ def _protected(case: Case, protection: str) -> Case:
     return case._replace(name=f"{case.name} {protection}", options=(*case.options, *PROTECTIONS[protection]))
 
 
+def _compressed(case: Case) -> Case:
+    """Return a case that reads text, compressed."""
+    return case._replace(name=f"{case.name} compressed", options=(*case.options, "-Z", "-f", "text.bin", "-z", "1"))
+
+
 CASES_OF_QUICK = (
     *(Quick(case, 64 * 8, 64 * 60) for case in (CASES["echo q32"], small(32), small(32, "write"))),
     *(Quick(case, 200, 2000) for case in (CASES["echo q1"], small(1), small(1, "write"))),
     *(Quick(_protected(small(32), protection), 64 * 8, 64 * 40) for protection in ("GMAC", "AES-128-GCM")),
     *(Quick(bulk(test, 1 << 20, 1), 60, 150) for test in ("read", "write")),
+    Quick(_compressed(bulk("read", 1 << 16, 1)), 200, 1000),
+    Quick(_compressed(bulk("read", 1 << 20, 1)), 60, 150),
     *(Quick(bulk("read", 1 << 20, 1, protection), 40, 100) for protection in ("GMAC", "AES-128-GCM")),
     *(Quick(CASES[name], 100, 250) for name in ("create + close", "open + close", "stat, compound")),
     *(Quick(small_file(write, compound), 100, 250) for write in (False, True) for compound in (False, True)),
