@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from smb3server.access.descriptor import Sid
 from smb3server.auth.ntlm_messages import Home
 from smb3server.config import schema
 from smb3server.config.error import Problems
@@ -56,4 +57,22 @@ def membership(section: schema.Domain, config: Config, problems: Problems) -> Do
         0 if section.rotation == "never" else seconds(section.rotation),
         section.idmap,
         (first, last),
+        _trusted_ranges(section, problems),
     )
+
+
+def _trusted_ranges(section: schema.Domain, problems: Problems) -> dict[Sid, tuple[int, int]]:
+    """Return the ranges of trusted domains."""
+    found: dict[Sid, tuple[int, int]] = {}
+    for text, numbers in section.trusted_ranges.items():
+        try:
+            sid = Sid.parse(text)
+        except ValueError:
+            sid = None
+        if sid is None or sid.authority != 5 or len(sid.sub_authorities) != 4 or sid.sub_authorities[0] != 21:
+            problems.add(OWNER, "trusted_ranges", f"{text} is no SID of a domain, as S-1-5-21-1-2-3")
+        elif len(numbers) != 2:
+            problems.add(OWNER, "trusted_ranges", f"{text} needs a first and a last number")
+        else:
+            found[sid] = (numbers[0], numbers[1])
+    return found

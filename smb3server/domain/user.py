@@ -19,11 +19,14 @@ class DomainUser(NamedTuple):
     domain: str
     """NetBIOS name of the domain that has the account."""
     realm: str
+    """Empty: the controller does not name it."""
     sid: Sid
     primary_group: Sid
     groups: frozenset[Sid]
     """All groups of the token: nested ones and those of other domains are included, well-known ones that every user
     has are not."""
+    local_groups: frozenset[Sid] = frozenset()
+    """Those of ``groups`` that are given out as groups of the server's domain that have members of any domain."""
     guest: bool = False
     session_key: bytes = b""
     """SessionBaseKey of NTLM. Empty for Kerberos."""
@@ -38,6 +41,10 @@ class PassThrough(Protocol):
         """Return the user whose response it is. Blocks.
 
         Raises ``LogonError`` with the status that the controller gave, or ``NoController``."""
+        ...
+
+    def forest(self) -> frozenset[Sid]:
+        """Return the domains of the forest that the server's domain is in. Blocks. Raises ``NoController``."""
         ...
 
 

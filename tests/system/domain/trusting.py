@@ -103,6 +103,14 @@ class Forests:
             f"--local-dc-password={self.own.password}",
         )
 
+    def environment(self, cache: str) -> dict[str, str]:
+        """Return the environment of a client of the other forest, which knows no more than where the KDCs are."""
+        file = self.folder / "krb5.conf"
+        kdcs = (f" {one.realm} = {{\n  kdc = {one.address}\n }}\n" for one in (self.own, self.other))
+        text = f"[libdefaults]\n default_realm = {self.other.realm}\n rdns = false\n dns_lookup_realm = false\n"
+        file.write_text(f"{text}[realms]\n{''.join(kdcs)}")
+        return {"KRB5_CONFIG": str(file), "KRB5CCNAME": str(self.folder / cache)}
+
     def down(self) -> None:
         """End all that ``up`` has started."""
         for domain in (self.own, self.other):
