@@ -257,7 +257,9 @@ def _check_domain(config: Config, problems: Problems) -> None:
     if any(not 0 < low < high < 1 << 31 for low, high in domain.trusted_ranges.values()):
         problems.add("[domain]", "trusted_ranges", "each has a first and a greater last number, from 1 to 2147483647")
     elif any(one[1] >= following[0] for one, following in itertools.pairwise(ranges)):
-        problems.add("[domain]", "trusted_ranges", "two domains, one of which may be the own, would have the same numbers")
+        problems.add(
+            "[domain]", "trusted_ranges", "two domains would have the same numbers; one of them may be the own"
+        )
     for account in config.accounts:
         if account.user is not None and any(low <= account.user.uid <= high for low, high in ranges):
             text = f"{account.user.uid} is in id_range, so a user of the domain may have it, too"

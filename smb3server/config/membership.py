@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from smb3server.access.descriptor import Sid
@@ -13,6 +14,7 @@ from smb3server.settings.declaring import seconds
 from smb3server.settings.domain import DomainConfig
 
 OWNER = "[domain]"
+_RANGE = re.compile(r"(S-1-5-21(?:-[0-9]{1,10}){3}) ([0-9]{1,10})-([0-9]{1,10})")
 
 
 def membership_of(document: schema.Document, problems: Problems) -> DomainConfig | None:
@@ -64,15 +66,10 @@ def membership(section: schema.Domain, config: Config, problems: Problems) -> Do
 def _trusted_ranges(section: schema.Domain, problems: Problems) -> dict[Sid, tuple[int, int]]:
     """Return the ranges of trusted domains."""
     found: dict[Sid, tuple[int, int]] = {}
-    for text, numbers in section.trusted_ranges.items():
-        try:
-            sid = Sid.parse(text)
-        except ValueError:
-            sid = None
-        if sid is None or sid.authority != 5 or len(sid.sub_authorities) != 4 or sid.sub_authorities[0] != 21:
-            problems.add(OWNER, "trusted_ranges", f"{text} is no SID of a domain, as S-1-5-21-1-2-3")
-        elif len(numbers) != 2:
-            problems.add(OWNER, "trusted_ranges", f"{text} needs a first and a last number")
+    for text in section.trusted_ranges:
+        entry = _RANGE.fullmatch(text)
+        if entry is None:
+            problems.add(OWNER, "trusted_ranges", f"{text!r} is not written as S-1-5-21-1-2-3 1000000-1099999")
         else:
-            found[sid] = (numbers[0], numbers[1])
+            found[Sid.parse(entry[1])] = (int(entry[2]), int(entry[3]))
     return found

@@ -190,7 +190,9 @@ class DomainDirectory:
         for name in foreign:
             known = self._names.by_name(name)
             if known is not None and known.sid != _domain_of(user.sid):
-                raise LogonError(f"the user {user.sid} is given out as one of {name}, which is {known.sid}", code="domain")
+                raise LogonError(
+                    f"the user {user.sid} is given out as one of {name}, which is {known.sid}", code="domain"
+                )
         self._names.remember(Known(user.sid, Use.USER, user.domain, user.name))
         self._remember_realm(user)
         own = self.domain_sid
@@ -225,7 +227,9 @@ class DomainDirectory:
         else:
             right = not claims_realm and not claims_name
         if not right:
-            raise LogonError(f"another domain gives out {user.sid} as a user of {self._config.workgroup}", code="domain")
+            raise LogonError(
+                f"another domain gives out {user.sid} as a user of {self._config.workgroup}", code="domain"
+            )
         return user
 
     def _claims(self, user: DomainUser) -> frozenset[Sid]:

@@ -53,7 +53,9 @@ class Scene:
         folder = self.folder / name
         folder.mkdir()
         shares = {**SHARES, "claimed": f"@{self.own_domain}-{CLAIMED}"}
-        lines = [f"[[share]]\nname = '{key}'\npath = '{folder}/data'\nusers = ['{who}']\n" for key, who in shares.items()]
+        lines = [
+            f"[[share]]\nname = '{key}'\npath = '{folder}/data'\nusers = ['{who}']\n" for key, who in shares.items()
+        ]
         return Member(self.own, folder, settings + "".join(lines))
 
     def with_ranges(self, name: str, settings: str) -> Member:
@@ -136,7 +138,7 @@ def test_with_rid_each_domain_needs_a_range(scene: Scene) -> None:
         assert "NT_STATUS_LOGON_FAILURE" in scene.by_password("OTHER\\bob", "data")
         assert "blocks available" in scene.by_password("EXAMPLE\\alice", "data")
         assert f"`trusted_ranges` has no range for {other}" in refusing.log
-    ranged = scene.with_ranges("ranged", f'idmap = "rid"\ntrusted_ranges = {{"{other}" = [2000000, 2099999]}}\n')
+    ranged = scene.with_ranges("ranged", f'idmap = "rid"\ntrusted_ranges = ["{other} 2000000-2099999"]\n')
     with ranged.serving():
         share = f"//{HOST}/data"
         words = ["-U", f"OTHER\\bob%{scene.own.password}", "-c", "put /etc/hostname g"]
@@ -157,7 +159,7 @@ def test_a_forest_that_lies_gets_nothing_of_ours(scene: Scene) -> None:
     own = scene.own_domain
     lies = {
         "crew": referral.in_groups(scene.crew),
-        "admins": referral.in_groups(f"{own}-512", f"{own}-519", "S-1-5-32-544"),
+        "admins": referral.in_groups(f"{own}-512", f"{own}-519"),
         "local admins": referral.in_groups(f"{own}-512", attributes=referral.LOCAL),
         "group": referral.in_groups(f"{own}-{CLAIMED}"),
         "local group": referral.in_groups(f"{own}-{CLAIMED}", attributes=referral.LOCAL),
