@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _ADMINISTRATORS = BUILTIN._replace(sub_authorities=(*BUILTIN.sub_authorities, ADMINISTRATORS))
 _MAX_DOMAINS = 256
+_NT = 5
 _FIRST_RID = 1000
 """Lower RIDs are those of every domain, as of Domain Admins."""
 _FOREST_LIFETIME = 3600.0
@@ -198,8 +199,6 @@ class DomainDirectory:
         own = self.domain_sid
         # Who is in the groups of this server, it says itself.
         groups = frozenset(sid for sid in user.groups if _domain_of(sid) != own) - self._claims(user)
-        if _domain_of(user.sid) == own:
-            raise LogonError("the SID of the user is one of this server's own", code="domain")
         found = Identity(user.name, user.domain, member=Member(user.sid, user.primary_group, groups))
         try:
             return self.today(found)
@@ -211,10 +210,12 @@ class DomainDirectory:
         return _domain_of(user.sid) == self._ids.own_domain
 
     def _of_its_domain(self, user: DomainUser) -> DomainUser:
-        """Return a user with its realm. A trusted domain's controllers say of their users what they like, so none of them
+        """Return a user with its realm. A trusted domain's controllers say of their users what they like: none of them
         may have the SID, the realm or the name of the server's own domain. [MS-PAC 4.2.2, 4.2.3]
 
         Raises ``LogonError``."""
+        if _domain_of(user.sid) == self.domain_sid:
+            raise LogonError("the SID of the user is one of this server's own", code="domain")
         realm = self._config.realm
         claims_realm = user.realm.casefold() == realm.casefold()
         if self._ids.own_domain is None and claims_realm:
@@ -240,6 +241,11 @@ class DomainDirectory:
         own = self._ids.own_domain
         if _domain_of(user.sid) in (own, *self._forest):
             return frozenset()
+        if own is None:
+            # Without a join, and before the first ticket of the realm: nobody knows which domain is the own one.
+            return frozenset(
+                sid for sid in user.groups if sid.authority == _NT and _domain_of(sid) != _domain_of(user.sid)
+            )
         added = {sid for sid in user.local_groups if _domain_of(sid) == own and sid.sub_authorities[-1] >= _FIRST_RID}
         return frozenset(sid for sid in user.groups - added if _domain_of(sid) in (own, *self._forest))
 

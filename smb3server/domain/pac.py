@@ -47,8 +47,9 @@ class _Signature(NamedTuple):
 
 
 def domain_user(ticket: Ticket) -> DomainUser:
-    """Return the user whom the PAC of a ticket describes. The realm is that of the ticket, which KDCs on the way compare
-    with the trust that it has come by. [MS-PAC 4.2.3]
+    """Return the user whom the PAC of a ticket describes.
+
+    The realm is that of the ticket, which KDCs on the way compare with the trust that it has come by. [MS-PAC 4.2.3]
 
     Raises ``ValueError`` if there is no PAC, if it is malformed or forged, or if it is about somebody else."""
     data = ticket.ignorable(WIN2K_PAC)

@@ -25,11 +25,11 @@ class DomainUser(NamedTuple):
     groups: frozenset[Sid]
     """All groups of the token: nested ones and those of other domains are included, well-known ones that every user
     has are not."""
-    local_groups: frozenset[Sid] = frozenset()
-    """Those of ``groups`` that are given out as groups of the server's domain that have members of any domain."""
     guest: bool = False
     session_key: bytes = b""
     """SessionBaseKey of NTLM. Empty for Kerberos."""
+    local_groups: frozenset[Sid] = frozenset()
+    """Domain-local groups: those of ``groups`` that the server's own domain has added, as a controller says."""
 
 
 class PassThrough(Protocol):

@@ -29,8 +29,8 @@ def user_of(info: Any, realm: str, session_key: bytes = b"") -> DomainUser:
     domain = _sid(info["LogonDomainId"])
     found = set(_relative(domain, info["GroupIds"]))
     local: set[Sid] = set()
+    # In a PAC local groups are apart: the KDC that makes the service ticket drops what was there, and fills them.
     compressed = "ResourceGroupIds" in info.fields
-    """A PAC: the KDC of the server's domain, and nobody before it, has filled its resource groups. [MS-KILE 3.3.5.7.3]"""
     if flags & _HAS_EXTRA_SIDS:
         for entry in _entries(info["ExtraSids"]):
             if int(entry["Attributes"]) & _ENABLED:
@@ -52,9 +52,9 @@ def user_of(info: Any, realm: str, session_key: bytes = b"") -> DomainUser:
         _below(domain, number),
         primary,
         frozenset(sid for sid in found | local | {primary} if of_a_domain(sid)),
-        frozenset(local),
         bool(flags & _GUEST),
         session_key,
+        frozenset(local),
     )
 
 

@@ -1,4 +1,4 @@
-"""The referral that a controller gives a user for a trusting domain, changed as a controller without honour could. [MS-PAC 4.2]
+"""The referral that a controller gives a user for a trusting domain, changed as a dishonest one could. [MS-PAC 4.2]
 
 Whoever controls a trusted domain has the key of the trust, and signs what it likes. The trusting domain's controllers
 cannot verify the other signatures, which are made with the trusted domain's own key.

@@ -1,4 +1,4 @@
-"""Users of a forest that the member's forest trusts, as foreign clients and controllers of Samba make them. [MS-PAC 4.2]"""
+"""Users of a forest that the member's forest trusts, as foreign clients and controllers see them. [MS-PAC 4.2]"""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def _sid(domain: Domain, kind: str, name: str) -> str:
 
 
 class Scene:
-    """A member of EXAMPLE, and users of OTHER: bob, who is in crew and in visitors, a domain-local group of EXAMPLE, and
-    alice, who is in no group. EXAMPLE has an alice, too."""
+    """A member of EXAMPLE, and users of OTHER: bob, who is in crew and in visitors, and alice, who is in no group.
+
+    The group visitors is a domain-local one of EXAMPLE, which has an alice, too."""
 
     def __init__(self, folder: Path) -> None:
         self.forests = Forests(folder)
