@@ -151,9 +151,9 @@ class Domain:
         """Both controllers; the second one runs after ``second``."""
         return self.first, self._second
 
-    def replicate(self) -> None:
-        """Have both controllers know what either of them does."""
-        base = ",".join(f"DC={part}" for part in self.realm.lower().split("."))
+    def replicate(self, part: str = "") -> None:
+        """Have both controllers know what either of them does. ``part``: "CN=Configuration," is that of the sites."""
+        base = part + ",".join(f"DC={label}" for label in self.realm.lower().split("."))
         who = ["-U", f"{self.workgroup}\\Administrator%{PASSWORD}"]
         for one, other in (self.controllers, self.controllers[::-1]):
             self.tool("drs", "replicate", one.name, other.name, base, *who)
