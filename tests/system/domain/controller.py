@@ -213,7 +213,7 @@ class Domain:
     def samba(self, controller: Controller, *arguments: str) -> str:
         """Run samba-tool on a controller's machine, and return what it prints."""
         words = [*controller.inside(), "samba-tool", *arguments]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
