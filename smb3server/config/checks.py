@@ -5,6 +5,7 @@ They are reported at the start. Otherwise they would show as clients that cannot
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -250,8 +251,17 @@ def _check_domain(config: Config, problems: Problems) -> None:
             "rfc2307 asks a controller, which takes a machine account: give `secret`, or `state` in [server], and join"
         )
         problems.add("[domain]", "idmap", text)
+    if domain.trusted_ranges and domain.id_mapping != "rid":
+        problems.add("[domain]", "trusted_ranges", "is for rid: autorid gives each domain numbers of its own")
+    ranges = sorted([domain.id_range, *domain.trusted_ranges.values()])
+    if any(not 0 < low < high < 1 << 31 for low, high in domain.trusted_ranges.values()):
+        problems.add("[domain]", "trusted_ranges", "each has a first and a greater last number, from 1 to 2147483647")
+    elif any(one[1] >= following[0] for one, following in itertools.pairwise(ranges)):
+        problems.add(
+            "[domain]", "trusted_ranges", "two domains would have the same numbers; one of them may be the own"
+        )
     for account in config.accounts:
-        if account.user is not None and first <= account.user.uid <= last:
+        if account.user is not None and any(low <= account.user.uid <= high for low, high in ranges):
             text = f"{account.user.uid} is in id_range, so a user of the domain may have it, too"
             problems.add(f"user {account.name}", "unix_user", text)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from smb3server.access.descriptor import Sid
 from smb3server.auth.ntlm_messages import Home
 from smb3server.config import schema
 from smb3server.config.error import Problems
@@ -12,6 +14,7 @@ from smb3server.settings.declaring import seconds
 from smb3server.settings.domain import DomainConfig
 
 OWNER = "[domain]"
+_RANGE = re.compile(r"(S-1-5-21(?:-[0-9]{1,10}){3}) ([0-9]{1,10})-([0-9]{1,10})")
 
 
 def membership_of(document: schema.Document, problems: Problems) -> DomainConfig | None:
@@ -56,4 +59,17 @@ def membership(section: schema.Domain, config: Config, problems: Problems) -> Do
         0 if section.rotation == "never" else seconds(section.rotation),
         section.idmap,
         (first, last),
+        _trusted_ranges(section, problems),
     )
+
+
+def _trusted_ranges(section: schema.Domain, problems: Problems) -> dict[Sid, tuple[int, int]]:
+    """Return the ranges of trusted domains."""
+    found: dict[Sid, tuple[int, int]] = {}
+    for text in section.trusted_ranges:
+        entry = _RANGE.fullmatch(text)
+        if entry is None:
+            problems.add(OWNER, "trusted_ranges", f"{text!r} is not written as S-1-5-21-1-2-3 1000000-1099999")
+        else:
+            found[Sid.parse(entry[1])] = (int(entry[2]), int(entry[3]))
+    return found

@@ -1048,6 +1048,14 @@ class Domain(Section):
         about("first and last uid and gid of users and groups of the domain"),
         Meta(min_length=2, max_length=2),
     ] = field(default_factory=lambda: [FIRST_ID, LAST_ID])
+    trusted_ranges: Annotated[
+        list[str],
+        about(
+            "with `rid`, list of trusted domains: the SID of each, and its first and last uid and gid",
+            example=["S-1-5-21-1-2-3 1000000-1099999"],
+            unset="users of trusted domains are refused",
+        ),
+    ] = field(default_factory=list)
 
 
 class Document(Section):

@@ -157,7 +157,7 @@ class _DomainCheck:
         from smb3server.domain.netlogon import Netlogon
         from smb3server.domain.user import NoController
 
-        netlogon = Netlogon(self._controllers, machine, self._config.realm)
+        netlogon = Netlogon(self._controllers, machine)
         try:
             name = netlogon.ask(lambda channel, deadline: channel.controller.name)
         except NoController as error:

@@ -35,6 +35,11 @@ log = logging.getLogger(__name__)
 
 _ADMINISTRATORS = BUILTIN._replace(sub_authorities=(*BUILTIN.sub_authorities, ADMINISTRATORS))
 _MAX_DOMAINS = 256
+_NT = 5
+_FIRST_RID = 1000
+"""Lower RIDs are those of every domain, as of Domain Admins."""
+_FOREST_LIFETIME = 3600.0
+"""Seconds for which the list of the forest's domains is believed."""
 _PAUSE = 15.0
 """Seconds for which no names are looked up after no controller has answered: each look-up keeps a thread."""
 
@@ -79,6 +84,9 @@ class DomainDirectory:
         self._realms: OrderedDict[str, str] = OrderedDict()
         """Realms of the domains whose users have logged on, by NetBIOS name."""
         self._silent_until = 0.0
+        self._forest: frozenset[Sid] = frozenset()
+        """Domains of the forest that the server's domain is in, as far as they are known."""
+        self._forest_until = 0.0
         self.find = local.find
         self.check_password = local.check_password
         self.administers = local.administers
@@ -113,7 +121,7 @@ class DomainDirectory:
         if ticket.realm != self._config.realm and ticket.ignorable(WIN2K_PAC) is None:
             # A realm that is no domain.
             return self._local.identity_of(principal, ticket)
-        user = domain_user(ticket, self._config.realm)
+        user = domain_user(ticket)
         key = "groups", user.sid
         identity = self._identity(user, key)
         self._questions.forget(key)
@@ -164,39 +172,92 @@ class DomainDirectory:
 
         Raises ``LogonDelayed`` while a controller is asked for the SIDs of groups that lists of users name, and for
         numbers. Raises ``LogonError`` if none has ever said them: a list could be one of those who may less."""
-        if user.domain.casefold() == self._config.workgroup.casefold():
-            self._ids.own_domain = _domain_of(user.sid)
-        unsure = self._unknown_groups()
+        user = self._of_its_domain(user)
+        foreign = [user.domain] if self._pass_through is not None and not self._is_own(user) else []
+        unsure = self._names.unsure_names([*self._listed_groups(), *foreign])
         numbered = [user.sid, user.primary_group, *user.groups] if self._acts() else []
         unsure_ids = self._ids.unsure(numbered)
-        if unsure or unsure_ids:
+        unsure_forest = bool(foreign) and time.monotonic() >= self._forest_until
+        if unsure or unsure_ids or unsure_forest:
             try:
-                self._questions.ask(key, lambda: self._ask(unsure, unsure_ids))
+                self._questions.ask(key, lambda: self._ask(unsure, unsure_ids, unsure_forest))
             except (NoController, TooManyQuestions) as error:
                 self._questions.forget(key)
                 if any(not self._names.has_asked(name) for name in unsure):
-                    raise _no_controller("the groups that lists of users name are not known", error) from error
+                    what = "the user's domain and the groups that lists of users name are not known"
+                    raise _no_controller(what, error) from error
                 if any(not self._ids.has_asked(sid) for sid in numbered):
                     raise _no_controller(f"the numbers of {user.sid} on this host are not known", error) from error
+        for name in foreign:
+            known = self._names.by_name(name)
+            if known is not None and known.sid != _domain_of(user.sid):
+                raise LogonError(
+                    f"the user {user.sid} is given out as one of {name}, which is {known.sid}", code="domain"
+                )
         self._names.remember(Known(user.sid, Use.USER, user.domain, user.name))
         self._remember_realm(user)
         own = self.domain_sid
         # Who is in the groups of this server, it says itself.
-        groups = frozenset(sid for sid in user.groups if _domain_of(sid) != own)
-        if _domain_of(user.sid) == own:
-            raise LogonError("the SID of the user is one of this server's own", code="domain")
+        groups = frozenset(sid for sid in user.groups if _domain_of(sid) != own) - self._claims(user)
         found = Identity(user.name, user.domain, member=Member(user.sid, user.primary_group, groups))
         try:
             return self.today(found)
         except ValueError as error:
             raise LogonError(str(error), code="domain") from error
 
-    def _ask(self, names: Collection[str], numbered: Collection[Sid]) -> None:
-        """Ask a controller for names and numbers. Blocks. Raises ``NoController``."""
+    def _is_own(self, user: DomainUser) -> bool:
+        """Return whether a user is of the server's own domain, and not of one that it trusts."""
+        return _domain_of(user.sid) == self._ids.own_domain
+
+    def _of_its_domain(self, user: DomainUser) -> DomainUser:
+        """Return a user with its realm. A trusted domain's controllers say of their users what they like: none of them
+        may have the SID, the realm or the name of the server's own domain. [MS-PAC 4.2.2, 4.2.3]
+
+        Raises ``LogonError``."""
+        if _domain_of(user.sid) == self.domain_sid:
+            raise LogonError("the SID of the user is one of this server's own", code="domain")
+        realm = self._config.realm
+        claims_realm = user.realm.casefold() == realm.casefold()
+        if self._ids.own_domain is None and claims_realm:
+            # Without a join, the first ticket of the realm says which domain it is.
+            self._ids.own_domain = _domain_of(user.sid)
+        claims_name = user.domain.casefold() == self._config.workgroup.casefold()
+        if self._is_own(user):
+            right = claims_realm or not user.realm
+            user = user._replace(realm=realm)
+        else:
+            right = not claims_realm and not claims_name
+        if not right:
+            raise LogonError(
+                f"another domain gives out {user.sid} as a user of {self._config.workgroup}", code="domain"
+            )
+        return user
+
+    def _claims(self, user: DomainUser) -> frozenset[Sid]:
+        """Return the groups of the server's own forest that a user of another one is not in, whoever says it.
+
+        The own domain's controllers add domain-local groups after the trust. All else comes from the user's domain.
+        [MS-PAC 4.2.1, 4.2.2]"""
+        own = self._ids.own_domain
+        if _domain_of(user.sid) in (own, *self._forest):
+            return frozenset()
+        if own is None:
+            # Without a join, and before the first ticket of the realm: nobody knows which domain is the own one.
+            return frozenset(
+                sid for sid in user.groups if sid.authority == _NT and _domain_of(sid) != _domain_of(user.sid)
+            )
+        added = {sid for sid in user.local_groups if _domain_of(sid) == own and sid.sub_authorities[-1] >= _FIRST_RID}
+        return frozenset(sid for sid in user.groups - added if _domain_of(sid) in (own, *self._forest))
+
+    def _ask(self, names: Collection[str], numbered: Collection[Sid], forest: bool) -> None:
+        """Ask a controller for names, numbers and the domains of the forest. Blocks. Raises ``NoController``."""
         if names:
             self._names.ask(names=names)
         if numbered:
             self._ids.ask(numbered)
+        if forest and self._pass_through is not None:
+            self._forest = self._pass_through.forest()
+            self._forest_until = time.monotonic() + _FOREST_LIFETIME
 
     def _remember_realm(self, user: DomainUser) -> None:
         self._realms.pop(user.domain, None)
@@ -230,9 +291,6 @@ class DomainDirectory:
     def _listed_groups(self) -> set[str]:
         """Return the groups of the domain that lists of users name, as ``domain\\name``."""
         return {entry.removeprefix(GROUP) for entry in self._listed() if entry.startswith(GROUP) and "\\" in entry}
-
-    def _unknown_groups(self) -> list[str]:
-        return self._names.unsure_names(self._listed_groups())
 
     def _host_user(self, member: Member) -> User | None:
         """Return the user of the host that a user of the domain acts as. None: that of the server."""

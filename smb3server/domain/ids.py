@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from smb3server.access.descriptor import Sid
@@ -55,13 +55,17 @@ class IdMap(Protocol):
 class Ids:
     """Implements ``IdMap`` for numbers that are computed.
 
-    - ``rid``: the RID is added to the first number. Other domains than the server's own have no numbers.
+    - ``rid``: the RID is added to the first number. Each trusted domain needs a range of its own.
     - ``autorid``: the range has slices. The first one is for the lowest RIDs of the server's own domain. Which one
       others have is computed from the domain's SID. If two domains had the same one, the second has no numbers.
     """
 
-    def __init__(self, method: IdMapping, first: int, last: int) -> None:
+    def __init__(
+        self, method: IdMapping, first: int, last: int, trusted: Mapping[Sid, tuple[int, int]] | None = None
+    ) -> None:
+        """``trusted``: first and last numbers of trusted domains, by their SIDs, for ``rid``."""
         self._method = method
+        self._trusted = trusted or {}
         self._first = first
         self._last = last
         self._slices = (last - first + 1) // SLICE
@@ -75,7 +79,12 @@ class Ids:
         return None
 
     def lacks(self, sid: Sid) -> str:
-        return "id_range is too narrow, or it is of another domain"
+        domain = _domain_of(sid)
+        if self._method == "rid" and domain != self.own_domain:
+            if domain not in self._trusted:
+                return f"`trusted_ranges` has no range for {domain}, a trusted domain; or use idmap autorid"
+            return "its range in `trusted_ranges` is too narrow"
+        return "id_range is too narrow"
 
     def unsure(self, sids: Collection[Sid]) -> list[Sid]:
         return []
@@ -87,13 +96,13 @@ class Ids:
         """Ask nobody: all numbers are computed."""
 
     def of(self, sid: Sid) -> int | None:
-        *domain, rid = sid.sub_authorities or (0,)
-        above = sid._replace(sub_authorities=tuple(domain))
-        if len(domain) != 4 or domain[0] != 21:
+        above, rid = _domain_of(sid), sid.sub_authorities[-1] if sid.sub_authorities else 0
+        if len(above.sub_authorities) != 4 or above.sub_authorities[0] != 21:
             return None
         if self._method == "rid":
-            number = self._first + rid
-            return number if above == self.own_domain and number <= self._last else None
+            own = (self._first, self._last) if above == self.own_domain else None
+            found = own or self._trusted.get(above)
+            return found[0] + rid if found is not None and found[0] + rid <= found[1] else None
         part, within = divmod(rid, SLICE)
         place = self._place(above, part)
         return None if place is None else self._first + place * SLICE + within
@@ -111,3 +120,7 @@ class Ids:
             log.warning("ids: %s and %s would have the same numbers; remedy: a wider id_range", domain, owner[0])
             return None
         return place
+
+
+def _domain_of(sid: Sid) -> Sid:
+    return sid._replace(sub_authorities=sid.sub_authorities[:-1])

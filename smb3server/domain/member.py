@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from smb3server.access.descriptor import Sid
 from smb3server.auth.users import nt_hash
 from smb3server.domain.controllers import DomainControllers
-from smb3server.domain.machine import machine_of
+from smb3server.domain.machine import MachineError, machine_of
 from smb3server.domain.netlogon import Netlogon, SecureChannel
 from smb3server.domain.stored_ids import LdapNumbers
 from smb3server.settings.domain import DomainConfig
@@ -27,10 +28,19 @@ class Member:
         self._config = config
         self.controllers = controllers_of(config)
         self.machine = machine_of(config)
-        self.netlogon = Netlogon(self.controllers, self.machine, config.realm)
+        self.netlogon = Netlogon(self.controllers, self.machine)
         self.validate = self.netlogon.validate
+        self.forest = self.netlogon.forest
         self.call = self.netlogon.call
         self.numbers = LdapNumbers(self.controllers, self.machine, config.realm).numbers
+
+    @property
+    def domain_sid(self) -> Sid | None:
+        """SID of the domain, which the join has stored. None: the file with it is damaged, as each logon will say."""
+        try:
+            return Sid.parse(self.machine.account().domain_sid)
+        except (MachineError, ValueError):
+            return None
 
     def rotate_if_due(self) -> bool:
         """Change the machine account's password if it is old enough. Return whether this was done.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from smb3server.access.descriptor import Sid
 from smb3server.auth.users import LogonError
 from smb3server.domain import netlogon_calls as calls
 from smb3server.domain.netlogon_calls import ChannelRefused, Secret
@@ -132,9 +133,7 @@ class SecureChannel:
 class Netlogon:
     """Implements ``user.PassThrough``, over the secure channel to the first controller that answers."""
 
-    def __init__(self, controllers: Controllers, machine: Machine, realm: str) -> None:
-        """``realm`` is that of the member's own domain, for users of controllers that do not name it."""
-        self._realm = realm
+    def __init__(self, controllers: Controllers, machine: Machine) -> None:
         self._controllers = controllers
         self._machine = machine
         self._lock = threading.Lock()
@@ -160,10 +159,21 @@ class Netlogon:
         if answer.status != NtStatus.SUCCESS:
             raise LogonError(f"the controller refuses {printable(name)}: {answer.words}", answer.known_status, "domain")
         try:
-            return user_of(answer.validation, answer.realm or self._realm, answer.session_key)
+            return user_of(answer.validation, answer.realm, answer.session_key)
         except Exception as error:
             # impacket's structures may raise any exception for what a controller should not have sent.
             raise LogonError(f"the controller's answer is wrong: {error}", code="domain") from error
+
+    def forest(self) -> frozenset[Sid]:
+        """Return the domains of the forest. Raises ``NoController``."""
+
+        def ask(channel: SecureChannel, deadline: float) -> frozenset[Sid]:
+            return channel.call(
+                lambda connection: calls.forest_domains(connection, channel.controller.name),
+                deadline,
+            )
+
+        return self.ask(ask)
 
     def call(self, interface: str, opnum: int, stub: bytes) -> bytes:
         """Call another service of a controller over the secure channel. ``interface``: the UUID of one of version 0.

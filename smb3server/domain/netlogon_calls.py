@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from impacket.dcerpc.v5 import nrpc
 from impacket.dcerpc.v5.dtypes import NULL
 
+from smb3server.access.descriptor import Sid
 from smb3server.domain import secure_channel
 from smb3server.domain.rpc_client import Interface, RpcConnection, RpcError, decode
 from smb3server.domain.secure_channel import NEGOTIATED, REQUIRED, Credentials, encrypt
@@ -231,5 +232,27 @@ def logon(connection: RpcConnection, server: str, secret: Secret, given: Network
     return Answer(NtStatus.SUCCESS, found["ValidationSam4"])
 
 
+def forest_domains(connection: RpcConnection, server: str) -> frozenset[Sid]:
+    """Ask for the domains of the controller's forest. Raises ``RpcError`` and ``OSError``. [MS-NRPC 3.5.4.7.1]"""
+    answer = _call(
+        connection,
+        nrpc.DsrEnumerateDomainTrusts,
+        nrpc.DsrEnumerateDomainTrustsResponse,
+        ServerName=_zero_ended(f"\\\\{server}"),
+        Flags=_IN_FOREST,
+    )
+    if answer["ErrorCode"]:
+        raise RpcError(f"the controller does not say which domains its forest has: {_words(answer)}")
+    try:
+        entries = answer["Domains"]["Domains"]
+        sids = [one["DomainSid"] for one in entries if int(one["Flags"]) & _IN_FOREST]
+        return frozenset(Sid.parse(sid.formatCanonical()) for sid in sids if not isinstance(sid, bytes))
+    except Exception as error:
+        # impacket's structures may raise any exception for what a controller should not have sent.
+        raise RpcError(f"a malformed list of domains: {error!r}"[:200]) from error
+
+
+_IN_FOREST = 0x1
+"""DS_DOMAIN_IN_FOREST: a domain of the controller's own forest. [MS-NRPC 2.2.1.6.2]"""
 _OF_THE_CHANNEL = frozenset({NtStatus.ACCESS_DENIED, 0xC000005E, 0xC0000192, 0xC00000DC})
 """ACCESS_DENIED, NO_LOGON_SERVERS, NETLOGON_NOT_STARTED, INVALID_SERVER_STATE: another controller may answer."""

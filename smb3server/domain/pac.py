@@ -46,8 +46,10 @@ class _Signature(NamedTuple):
     """Where the value begins in the PAC."""
 
 
-def domain_user(ticket: Ticket, default_realm: str) -> DomainUser:
+def domain_user(ticket: Ticket) -> DomainUser:
     """Return the user whom the PAC of a ticket describes.
+
+    The realm is that of the ticket, which KDCs on the way compare with the trust that it has come by. [MS-PAC 4.2.3]
 
     Raises ``ValueError`` if there is no PAC, if it is malformed or forged, or if it is about somebody else."""
     data = ticket.ignorable(WIN2K_PAC)
@@ -56,8 +58,8 @@ def domain_user(ticket: Ticket, default_realm: str) -> DomainUser:
     buffers = _buffers(data)
     _verify(data, buffers, ticket)
     _check_client(_part(data, buffers, CLIENT_INFO), ticket)
-    realm, named = _names(data, buffers)
-    user = _logon_info(_part(data, buffers, LOGON_INFO), realm or default_realm)
+    named = _named(data, buffers)
+    user = _logon_info(_part(data, buffers, LOGON_INFO), ticket.realm)
     if REQUESTOR in buffers and Sid.unpack(_part(data, buffers, REQUESTOR)) != user.sid:
         raise ValueError("the PAC is about another user than who asked for the ticket")
     if named is not None and named != user.sid:
@@ -132,21 +134,20 @@ def _check_client(packed: bytes, ticket: Ticket) -> None:
         raise ValueError("the PAC is about another user than the ticket")
 
 
-def _names(data: bytes, buffers: dict[int, tuple[int, int]]) -> tuple[str, Sid | None]:
-    """Return the realm and the SID that UPN_DNS_INFO has. [MS-PAC 2.10]"""
+def _named(data: bytes, buffers: dict[int, tuple[int, int]]) -> Sid | None:
+    """Return the SID that UPN_DNS_INFO has. [MS-PAC 2.10]"""
     if UPN_DNS_INFO not in buffers:
-        return "", None
+        return None
     packed = _part(data, buffers, UPN_DNS_INFO)
     if len(packed) < _UPN.size:
         raise ValueError("malformed PAC: names cut short")
-    _, _, realm_size, realm_start, flags = _UPN.unpack_from(packed)
-    realm = _slice(packed, realm_start, realm_size).decode("utf-16-le")
+    *_, flags = _UPN.unpack_from(packed)
     if not flags & _HAS_SID:
-        return realm, None
+        return None
     if len(packed) < _UPN.size + _SAM_NAME_AND_SID.size:
         raise ValueError("malformed PAC: names cut short")
     _, _, sid_size, sid_start = _SAM_NAME_AND_SID.unpack_from(packed, _UPN.size)
-    return realm, Sid.unpack(_slice(packed, sid_start, sid_size))
+    return Sid.unpack(_slice(packed, sid_start, sid_size))
 
 
 def _slice(packed: bytes, start: int, size: int) -> bytes:

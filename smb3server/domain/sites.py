@@ -25,7 +25,7 @@ _EXTENDED_ANSWER, _EXTENDED_ANSWER_PAUSED = 23, 24
 [MS-ADTS 6.3.1.3]"""
 _FIXED = struct.Struct("<HHI16s")
 """Opcode, Sbz, Flags and DomainGuid. [MS-ADTS 6.3.1.9]"""
-_BEFORE_SITE = 7
+_DOMAIN, _BEFORE_SITE = 1, 7
 """Names before ClientSiteName: of forest, domain, host, both of NetBIOS, user, and the controller's own site."""
 _MAX_LABELS = 128
 """Labels of a name, with the pointers between them."""
@@ -47,7 +47,7 @@ def client_site(address: str, realm: str) -> str:
             channel.settimeout(max(end - time.monotonic(), 0.001))
             answer = decoded(channel.recv(_MAX_ANSWER))
             if int(answer["messageID"]) == number:
-                return _site_of(answer)
+                return _site_of(answer, realm)
             if time.monotonic() >= end:
                 raise TimeoutError("no answer in time")
 
@@ -71,27 +71,31 @@ def _question(number: int, realm: str) -> bytes:
     return bytes(importlib.import_module("pyasn1.codec.ber.encoder").encode(message))
 
 
-def _site_of(answer: Any) -> str:
+def _site_of(answer: Any, realm: str) -> str:
     if answer["protocolOp"].getName() != "searchResEntry":
         raise LdapError("the controller does not say the site")
     entry = answer["protocolOp"].getComponent()
     for one in entry["attributes"]:
         if str(one["type"]).lower() == "netlogon" and len(one["vals"]):
-            return site_in(bytes(one["vals"][0]))
+            return site_in(bytes(one["vals"][0]), realm)
     raise LdapError("the controller does not say the site")
 
 
-def site_in(data: bytes) -> str:
+def site_in(data: bytes, realm: str) -> str:
     """Return ClientSiteName of a NETLOGON_SAM_LOGON_RESPONSE_EX. Raises ``LdapError``. [MS-ADTS 6.3.1.9]"""
     if len(data) < _FIXED.size or _FIXED.unpack_from(data)[0] not in (_EXTENDED_ANSWER, _EXTENDED_ANSWER_PAUSED):
         raise LdapError("an answer about the site of another kind")
     at = _FIXED.size
     try:
-        for _ in range(_BEFORE_SITE):
-            _, at = _name(data, at)
-        site, _ = _name(data, at)
+        names = []
+        for _ in range(_BEFORE_SITE + 1):
+            name, at = _name(data, at)
+            names.append(name)
+        site = names[_BEFORE_SITE]
     except IndexError as error:
         raise LdapError("an answer about the site that is cut short") from error
+    if names[_DOMAIN].casefold() != realm.casefold():
+        raise LdapError("the site of another domain")
     # It becomes a part of a name in DNS.
     if site and not _SITE.match(site):
         raise LdapError("a site with a wrong name")

@@ -19,6 +19,7 @@ class DomainUser(NamedTuple):
     domain: str
     """NetBIOS name of the domain that has the account."""
     realm: str
+    """Empty: the controller does not name it."""
     sid: Sid
     primary_group: Sid
     groups: frozenset[Sid]
@@ -27,6 +28,8 @@ class DomainUser(NamedTuple):
     guest: bool = False
     session_key: bytes = b""
     """SessionBaseKey of NTLM. Empty for Kerberos."""
+    local_groups: frozenset[Sid] = frozenset()
+    """Domain-local groups: those of ``groups`` that the server's own domain has added, as a controller says."""
 
 
 class PassThrough(Protocol):
@@ -38,6 +41,10 @@ class PassThrough(Protocol):
         """Return the user whose response it is. Blocks.
 
         Raises ``LogonError`` with the status that the controller gave, or ``NoController``."""
+        ...
+
+    def forest(self) -> frozenset[Sid]:
+        """Return the domains of the forest that the server's domain is in. Blocks. Raises ``NoController``."""
         ...
 
 

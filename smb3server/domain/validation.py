@@ -13,8 +13,8 @@ from smb3server.domain.user import DomainUser
 
 _GUEST, _HAS_EXTRA_SIDS, _HAS_RESOURCE_GROUPS = 0x1, 0x20, 0x200
 """Bits of UserFlags."""
-_ENABLED = 0x4
-"""SE_GROUP_ENABLED. [MS-PAC 2.2.1]"""
+_ENABLED, _RESOURCE = 0x4, 0x20000000
+"""SE_GROUP_ENABLED and SE_GROUP_RESOURCE. [MS-PAC 2.2.1]"""
 MAX_GROUPS = 4096
 """Groups of a user. A token of Windows has 1024."""
 _NT, _IDENTITY = 5, 18
@@ -28,11 +28,17 @@ def user_of(info: Any, realm: str, session_key: bytes = b"") -> DomainUser:
     flags = int(info["UserFlags"])
     domain = _sid(info["LogonDomainId"])
     found = set(_relative(domain, info["GroupIds"]))
+    local: set[Sid] = set()
+    # In a PAC local groups are apart: the KDC that makes the service ticket drops what was there, and fills them.
+    compressed = "ResourceGroupIds" in info.fields
     if flags & _HAS_EXTRA_SIDS:
-        found |= {_sid(entry["Sid"]) for entry in _entries(info["ExtraSids"]) if int(entry["Attributes"]) & _ENABLED}
-    if flags & _HAS_RESOURCE_GROUPS and "ResourceGroupIds" in info.fields and _entries(info["ResourceGroupIds"]):
+        for entry in _entries(info["ExtraSids"]):
+            if int(entry["Attributes"]) & _ENABLED:
+                is_local = int(entry["Attributes"]) & _RESOURCE and not compressed
+                (local if is_local else found).add(_sid(entry["Sid"]))
+    if flags & _HAS_RESOURCE_GROUPS and compressed and _entries(info["ResourceGroupIds"]):
         counts.append(int(info["ResourceGroupCount"]))
-        found |= set(_relative(_sid(info["ResourceGroupDomainSid"]), info["ResourceGroupIds"]))
+        local |= set(_relative(_sid(info["ResourceGroupDomainSid"]), info["ResourceGroupIds"]))
     if sum(counts) > MAX_GROUPS:
         raise ValueError(f"{sum(counts)} groups")
     number = int(info["UserId"])
@@ -45,9 +51,10 @@ def user_of(info: Any, realm: str, session_key: bytes = b"") -> DomainUser:
         realm,
         _below(domain, number),
         primary,
-        frozenset(sid for sid in found | {primary} if of_a_domain(sid)),
+        frozenset(sid for sid in found | local | {primary} if of_a_domain(sid)),
         bool(flags & _GUEST),
         session_key,
+        frozenset(local),
     )
 
 

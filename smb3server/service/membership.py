@@ -24,6 +24,11 @@ log = logging.getLogger(__name__)
 class Channel(PassThrough, SealedCalls, NumberSource, Protocol):
     """What the machine account may ask of controllers: who has made a response, names, and numbers."""
 
+    @property
+    def domain_sid(self) -> Sid | None:
+        """SID of the domain. None if it is not known."""
+        ...
+
 
 class _Nobody:
     """The sources of a server that has no secure channel: it knows those who have logged on."""
@@ -49,7 +54,9 @@ class Membership:
         if config.id_mapping == "rfc2307":
             ids = StoredIds(channel or _Nobody(), *config.id_range)
         else:
-            ids = Ids(config.id_mapping, *config.id_range)
+            ids = Ids(config.id_mapping, *config.id_range, config.trusted_ranges)
+        if channel is not None:
+            ids.own_domain = channel.domain_sid
         server.accounts = DomainDirectory(
             server.local_accounts,
             config,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from smb3server.access.descriptor import Sid
 
 IdMapping = Literal["rid", "autorid", "rfc2307", "none"]
 """How SIDs become uids and gids. With rfc2307, the domain's directory stores them.
@@ -40,6 +43,8 @@ class DomainConfig:
     id_mapping: IdMapping = "rid"
     id_range: tuple[int, int] = (FIRST_ID, LAST_ID)
     """First and last uid and gid of users and groups of the domain."""
+    trusted_ranges: Mapping[Sid, tuple[int, int]] = field(default_factory=dict)
+    """Those of trusted domains, by the domain's SID, with ``rid``."""
 
     @property
     def host(self) -> str:

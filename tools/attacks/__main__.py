@@ -15,10 +15,10 @@ import sys
 import time
 
 from smb3server.process import output
-from tools.attacks import accounts, bounds, compressed, doors, lab, rights, roce, strangers, tickets
+from tools.attacks import accounts, bounds, compressed, controllers, doors, lab, rights, roce, strangers, tickets
 from tools.attacks.lab import CASES, Case
 
-MODULES = (strangers, doors, accounts, bounds, compressed, rights, roce, tickets)
+MODULES = (strangers, doors, accounts, bounds, compressed, rights, roce, tickets, controllers)
 """Modules that register the cases when they are imported."""
 _NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
 

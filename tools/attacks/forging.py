@@ -18,6 +18,7 @@ from typing import Any
 from smb3server.auth.users import nt_hash
 from smb3server.domain import keytab
 from smb3server.domain.keytab import Version
+from smb3server.domain.machine import Account, Machine
 from tools.attacks import raw
 
 with warnings.catch_warnings():
@@ -45,10 +46,10 @@ Change = Callable[[Any], None]
 """Alters an EncTicketPart."""
 
 
-def write_keytab(path: Path) -> None:
-    """Write the keys of the server's machine account."""
-    path.write_bytes(keytab.pack(REALM, MACHINE, HOST, [Version(PASSWORD, 1, 1_700_000_000)]))
-    path.chmod(0o600)
+def write_account(folder: Path) -> None:
+    """Write the server's machine account: its keys, and the password."""
+    account = Account(REALM, WORKGROUP, MACHINE, HOST, DOMAIN_SID, (Version(PASSWORD, 1, 1_700_000_000),))
+    Machine(folder / "domain.secret", folder / "domain.keytab").write(account)
 
 
 def machine_key(password: str = PASSWORD) -> bytes:

@@ -260,9 +260,9 @@ def _target(chosen: Case, seconds: float) -> Iterator[Target]:
             Authority(folder).named("page")
         if "keytab" in chosen.sections:
             # Takes optional modules.
-            from tools.attacks.forging import write_keytab
+            from tools.attacks.forging import write_account
 
-            write_keytab(folder / "domain.keytab")
+            write_account(folder)
         config += sections.substitute({"FOLDER": folder, **doors})
         server = stack.enter_context(server_process.running(folder, config, wrapper=chosen.wrapper))
         yield Target(server, share, seconds, doors)

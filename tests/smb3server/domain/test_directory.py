@@ -53,6 +53,8 @@ class Controller:
         self.asked: list[tuple[str, str]] = []
         self.answer: DomainUser | Exception = carol()
         self.silent = False
+        self.domains = frozenset({CORP})
+        """Of the forest."""
 
     def validate(
         self, name: str, domain: str, workstation: str, challenge: bytes, lm_response: bytes, nt_response: bytes
@@ -62,13 +64,19 @@ class Controller:
             raise self.answer
         return self.answer
 
+    def forest(self) -> frozenset[Sid]:
+        return self.domains
+
     def of_sids(self, sids: Collection[Sid]) -> list[Known | None]:
         return [self._known(lambda known, one=sid: known.sid == one) for sid in sids]
 
     def of_names(self, names: Collection[str]) -> list[Known | None]:
         folded = [name.casefold() for name in names]
         return [
-            self._known(lambda known, one=name: f"{known.domain}\\{known.name}".casefold() == one) for name in folded
+            Known(OTHER, Use.DOMAIN, "OTHER", "OTHER")
+            if name == "other"
+            else self._known(lambda known, one=name: f"{known.domain}\\{known.name}".casefold() == one)
+            for name in folded
         ]
 
     def _known(self, is_it: Callable[[Known], bool]) -> Known | None:
@@ -253,6 +261,46 @@ def test_a_ticket_says_who_the_user_is(scene: Scene) -> None:
     for given in (None, ticket(None), ticket(key=bytes(32))):
         with pytest.raises(ValueError, match="PAC"):
             directory.identity_of("AzUser01@CONTOSO.COM", given)
+
+
+@pytest.mark.parametrize("claim", ["name", "realm", "sid", "another's name"])
+def test_a_trusted_domain_cannot_give_out_users_of_others(scene: Scene, claim: str) -> None:
+    """[MS-PAC 4.2.2, 4.2.3]"""
+    scene.log_on("carol", "CORP")
+    user = carol(domain=OTHER)
+    lies = {
+        "name": user._replace(domain="corp"),
+        "realm": user._replace(realm="corp.test"),
+        "sid": user._replace(sid=below(CORP, 500)),
+        "another's name": user._replace(sid=below(Sid.parse("S-1-5-21-4-4-4"), 1104)),
+    }
+    scene.controller.answer = lies[claim]
+    with pytest.raises(LogonError, match=r"gives out|given out"):
+        scene.log_on("carol", "OTHER")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["joined", "keytab alone"])
+def test_a_trusted_domain_puts_nobody_in_groups_of_ours(known: bool) -> None:
+    """[MS-PAC 4.2.2]"""
+    made = Scene(acts=False)
+    if known:
+        made.log_on("carol", "CORP")
+    local, theirs = below(CORP, 1300), below(OTHER, 1400)
+    claimed = {STAFF, below(CORP, 512), below(CORP, 517), local, theirs}
+    marked = frozenset({local, below(CORP, 517)})
+    made.controller.answer = carol(domain=OTHER, groups=claimed)._replace(local_groups=marked)
+    found = made.directory.memberships(made.log_on("carol", "OTHER"))
+    assert found & claimed == ({local, theirs} if known else {theirs})
+    made.questions.close()
+
+
+def test_domains_of_one_forest_believe_each_other() -> None:
+    made = Scene(acts=False)
+    made.log_on("carol", "CORP")
+    made.controller.domains = frozenset({CORP, OTHER})
+    made.controller.answer = carol(domain=OTHER)
+    assert STAFF in made.directory.memberships(made.log_on("carol", "OTHER"))
+    made.questions.close()
 
 
 def test_users_of_today(scene: Scene) -> None:

@@ -51,7 +51,7 @@ def channels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Secret]]:
 
 def asking(*hosts: str) -> Netlogon:
     controllers = DomainControllers("CONTOSO.COM", hosts, resolve=lambda host: host)
-    return Netlogon(controllers, Machine(), "CONTOSO.COM")
+    return Netlogon(controllers, Machine())
 
 
 def who(channel: Any, deadline: float) -> str:

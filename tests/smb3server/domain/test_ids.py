@@ -59,3 +59,13 @@ def test_autorid_never_gives_a_number_twice() -> None:
     assert made.of(user(OTHER, 1104)) == 201_104
     assert made.of(user(THIRD, 1104)) is None
     assert made.of(user(OWN, 1104)) == 101_104
+
+
+def test_rid_has_a_range_for_each_trusted_domain() -> None:
+    made = Ids("rid", 5000, 6000, {OTHER: (7000, 8000)})
+    made.own_domain = OWN
+    assert [made.of(user(OTHER, rid)) for rid in (500, 1000, 1001)] == [7500, 8000, None]
+    assert made.of(user(OWN, 500)) == 5500 and made.of(user(THIRD, 500)) is None
+    assert f"`trusted_ranges` has no range for {THIRD}" in made.lacks(user(THIRD, 500))
+    assert "`trusted_ranges` is too narrow" in made.lacks(user(OTHER, 1001))
+    assert made.lacks(user(OWN, 1001)) == "id_range is too narrow"

@@ -184,3 +184,30 @@ def test_session_keys_are_those_of_another_implementation() -> None:
     hashed, ours, theirs = os.urandom(16), os.urandom(8), os.urandom(8)
     assert secure_channel.session_key(hashed, ours, theirs) == nrpc.ComputeSessionKeyAES("", ours, theirs, hashed)
     assert secure_channel.encrypt(KEY, b"12345678") == nrpc.ComputeNetlogonCredentialAES(b"12345678", KEY)
+
+
+@pytest.mark.parametrize(("error", "cut"), [(0, False), (1, False), (0, True)])
+def test_the_domains_of_the_forest_are_those_that_are_marked(error: int, cut: bool) -> None:
+    """[MS-NRPC 2.2.1.6.2]"""
+    domains = []
+    for number, flags in ((1, 0x9), (2, 0x1), (3, 0x2)):
+        entry = nrpc.DS_DOMAIN_TRUSTSW()
+        entry["NetbiosDomainName"], entry["DnsDomainName"] = f"D{number}\0", f"d{number}.test\0"
+        entry["Flags"], entry["ParentIndex"], entry["TrustType"], entry["TrustAttributes"] = flags, 0, 2, 0
+        entry["DomainSid"].fromCanonical(f"S-1-5-21-{number}-2-3")
+        domains.append(entry)
+    answer = nrpc.DsrEnumerateDomainTrustsResponse()
+    answer["Domains"]["DomainCount"], answer["Domains"]["Domains"], answer["ErrorCode"] = 3, domains, error
+
+    class Answers:
+        def call(self, opnum: int, stub: bytes) -> bytes:
+            assert (opnum, nrpc.DsrEnumerateDomainTrusts(stub)["Flags"]) == (40, 1)
+            return bytes(answer.getData()[: 40 if cut else None])
+
+    connection: Any = Answers()
+    if error or cut:
+        with pytest.raises(RpcError):
+            calls.forest_domains(connection, "dc01")
+    else:
+        found = {str(sid) for sid in calls.forest_domains(connection, "dc01")}
+        assert found == {"S-1-5-21-1-2-3", "S-1-5-21-2-2-3"}

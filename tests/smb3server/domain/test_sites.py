@@ -26,15 +26,15 @@ def test_the_site_follows_the_names(client: bytes, site: str | None) -> None:
     if site is None:
         # A name with a dot is no site.
         with pytest.raises(LdapError, match="wrong name"):
-            site_in(answer(client))
+            site_in(answer(client), "EXAMPLE.TEST")
     else:
-        assert site_in(answer(client) + b"\x05\0\0\0\xff\xff\xff\xff") == site
+        assert site_in(answer(client) + b"\x05\0\0\0\xff\xff\xff\xff", "EXAMPLE.TEST") == site
 
 
 @pytest.mark.parametrize("size", range(len(answer(b"\x06Berlin\0"))))
 def test_answers_that_are_cut_short_are_refused(size: int) -> None:
     with pytest.raises(LdapError):
-        site_in(answer(b"\x06Berlin\0")[:size])
+        site_in(answer(b"\x06Berlin\0")[:size], "EXAMPLE.TEST")
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,14 @@ def test_answers_that_are_cut_short_are_refused(size: int) -> None:
 )
 def test_names_without_an_end_or_that_are_no_site_are_refused(client: bytes) -> None:
     with pytest.raises(LdapError):
-        site_in(answer(client))
+        site_in(answer(client), "EXAMPLE.TEST")
 
 
 def test_an_answer_of_another_kind_is_refused() -> None:
     with pytest.raises(LdapError, match="another kind"):
-        site_in(b"\x13" + answer(b"\0")[1:])
+        site_in(b"\x13" + answer(b"\0")[1:], "EXAMPLE.TEST")
+
+
+def test_the_answer_of_another_domain_is_refused() -> None:
+    with pytest.raises(LdapError, match="another domain"):
+        site_in(answer(b"\x06Berlin\0"), "OTHER.TEST")

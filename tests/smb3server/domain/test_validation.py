@@ -24,12 +24,12 @@ def groups(*rids: int, attributes: int = ENABLED) -> list[Any]:
     return made
 
 
-def extra(*sids: str) -> list[Any]:
+def extra(*sids: str, attributes: int = ENABLED) -> list[Any]:
     made = []
     for sid in sids:
         entry = KERB_SID_AND_ATTRIBUTES()
         entry["Sid"].fromCanonical(sid)
-        entry["Attributes"] = ENABLED
+        entry["Attributes"] = attributes
         made.append(entry)
     return made
 
@@ -80,3 +80,18 @@ def test_nobody_in_particular_is_refused() -> None:
     many["GroupCount"] = MAX_GROUPS + 1
     with pytest.raises(ValueError, match="groups"):
         user_of(many, "R")
+
+
+def test_groups_of_the_servers_domain_are_known_by_their_place() -> None:
+    """A PAC has them apart. An answer to NETLOGON marks them. [MS-PAC 2.2.1, 2.5]"""
+    marked = extra(f"{RESOURCES}-7", attributes=0x20000007)
+    ticket = info(0x220, sids=(f"{RESOURCES}-7",))
+    ticket["ExtraSids"] = marked
+    user = user_of(ticket, "R")
+    assert rids(user.local_groups) == {f"{RESOURCES}-1500"} and f"{RESOURCES}-7" in rids(user.groups)
+    answer = nrpc.NETLOGON_VALIDATION_SAM_INFO4()
+    answer["LogonDomainId"].fromCanonical(DOMAIN)
+    answer["UserId"], answer["PrimaryGroupId"], answer["UserFlags"], answer["GroupCount"] = 1104, 513, 0x20, 1
+    answer["GroupIds"], answer["ExtraSids"], answer["SidCount"] = groups(513), marked, 1
+    user = user_of(answer, "R")
+    assert rids(user.local_groups) == {f"{RESOURCES}-7"} and user.local_groups < user.groups

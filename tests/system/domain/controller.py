@@ -22,7 +22,7 @@ from tools.torture import samba_root
 REALM, WORKGROUP, PASSWORD = "EXAMPLE.TEST", "EXAMPLE", "Pass-word.1"
 ROOT = samba_root.DEFAULT
 _START_SECONDS = 60
-_BIND_RESOLVER = 'mount --bind "$1" "$2" || exit 125; shift 2; exec "$@"'
+_OWN_PLACES = 'mount --bind "$1" "$2" && mount --bind "$3" "$4" || exit 125; shift 4; exec "$@"'
 _BIND = """hosts=$1 resolv=$2
 shift 2
 mount --bind "$hosts" /etc/hosts && mount --bind "$resolv" /etc/resolv.conf || exit 125
@@ -48,8 +48,10 @@ class Controller:
     def __init__(self, domain: Domain, member: str) -> None:
         self._domain = domain
         self.member = member
-        self.name = f"{member}.{REALM.lower()}"
+        self.name = f"{member}.{domain.realm.lower()}"
         self.folder = domain.folder / member
+        self._run = domain.folder / f"{member}-run"
+        """What it has at run time. Other controllers have a /run of their own."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -62,8 +64,10 @@ class Controller:
 
     def inside(self) -> list[str]:
         """Return the first words of programs of the newest Samba on this machine."""
-        resolver = ["sh", "-c", _BIND_RESOLVER, "sh", str(self._domain.folder / "resolv.conf")]
-        bound = ["unshare", "--mount", "--propagation", "private", *resolver, str(ROOT / "etc/resolv.conf")]
+        (self._run / "samba").mkdir(parents=True, exist_ok=True)
+        places = (self._domain.folder / "resolv.conf", ROOT / "etc/resolv.conf", self._run, ROOT / "run")
+        own = ["sh", "-c", _OWN_PLACES, "sh", *map(str, places)]
+        bound = ["unshare", "--mount", "--propagation", "private", *own]
         prefix = [*self._domain.network.prefix(self.member), *bound]
         return [*prefix, *self._domain.bound_hosts(), *samba_root.prefix(ROOT, self._domain.folder)]
 
@@ -99,14 +103,12 @@ class Controller:
         self.process = None
 
     def _complete_settings(self) -> None:
-        """Keep what the controller has at run time out of a /run that other controllers use."""
-        run = self.folder / "run"
-        run.mkdir()
-        lines = [*_OPTIONS, "dns forwarder ="]
-        lines += [f"{name} = {run}" for name in ("pid directory", "ncalrpc dir", "winbindd socket directory")]
+        """Have it ask nobody but the domain's forwarder."""
+        lines = [*_OPTIONS, f"dns forwarder = {self._domain.forwarder}"]
         path = Path(self.settings)
         added = "".join(f"\t{line}\n" for line in lines)
-        path.write_text(path.read_text().replace("[global]\n", f"[global]\n{added}", 1))
+        made = "".join(line for line in path.read_text().splitlines(keepends=True) if "dns forwarder" not in line)
+        path.write_text(made.replace("[global]\n", f"[global]\n{added}", 1))
 
     def _await(self) -> None:
         """Wait until it answers for Kerberos, LDAP and RPC. Raises ``TimeoutError``."""
@@ -129,23 +131,30 @@ class Controller:
 class Domain:
     """The machines "dc1" (dc1.example.test), "member", "client" and, after ``second``, "dc2"."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.network = Network(["dc1", "member", "client", "dc2"])
-        self.first, self._second = Controller(self, "dc1"), Controller(self, "dc2")
-
+    realm, workgroup = REALM, WORKGROUP
+    members: tuple[str, ...] = ("dc1", "dc2")
+    """Machines of the controllers."""
     password = PASSWORD
     """Of all users."""
+    forwarder = ""
+    """Address of who knows names of other domains. Empty: nobody does."""
+
+    def __init__(self, folder: Path, network: Network | None = None) -> None:
+        """``network``: one that is up, with the machines above."""
+        self.folder = folder
+        self._is_guest = network is not None
+        self.network = network or Network(["dc1", "member", "client", "dc2"])
+        self.first, self._second = (Controller(self, member) for member in self.members)
 
     @property
     def controllers(self) -> tuple[Controller, Controller]:
         """Both controllers; the second one runs after ``second``."""
         return self.first, self._second
 
-    def replicate(self) -> None:
-        """Have both controllers know what either of them does."""
-        base = ",".join(f"DC={part}" for part in REALM.lower().split("."))
-        who = ["-U", f"{WORKGROUP}\\Administrator%{PASSWORD}"]
+    def replicate(self, part: str = "") -> None:
+        """Have both controllers know what either of them does. ``part``: "CN=Configuration," is that of the sites."""
+        base = part + ",".join(f"DC={label}" for label in self.realm.lower().split("."))
+        who = ["-U", f"{self.workgroup}\\Administrator%{PASSWORD}"]
         for one, other in (self.controllers, self.controllers[::-1]):
             self.tool("drs", "replicate", one.name, other.name, base, *who)
 
@@ -156,13 +165,14 @@ class Domain:
 
     def up(self) -> None:
         """Make the domain, and start its controller. Raises ``CalledProcessError`` and ``TimeoutError``."""
-        self.network.up()
+        if not self._is_guest:
+            self.network.up()
         self._write_names([self.first])
         self.first.make(
             "domain",
             "provision",
-            f"--realm={REALM}",
-            f"--domain={WORKGROUP}",
+            f"--realm={self.realm}",
+            f"--domain={self.workgroup}",
             "--server-role=dc",
             "--dns-backend=SAMBA_INTERNAL",
             "--use-rfc2307",
@@ -182,9 +192,9 @@ class Domain:
         if self._second.process is not None:
             return self._second
         if not self._second.folder.exists():
-            who = ["-U", f"{WORKGROUP}\\Administrator%{PASSWORD}"]
+            who = ["-U", f"{self.workgroup}\\Administrator%{PASSWORD}"]
             names = [f"--server={self.first.name}", f"--option=netbios name = {self._second.member}"]
-            self._second.make("domain", "join", REALM.lower(), "DC", *who, *names, "--dns-backend=SAMBA_INTERNAL")
+            self._second.make("domain", "join", self.realm.lower(), "DC", *who, *names, "--dns-backend=SAMBA_INTERNAL")
         self._second.start()
         self._write_names([self.first, self._second])
         return self._second
@@ -193,7 +203,8 @@ class Domain:
         """End the controllers, and remove the namespaces."""
         for controller in (self.first, self._second):
             controller.end()
-        self.network.down()
+        if not self._is_guest:
+            self.network.down()
 
     def tool(self, *arguments: str) -> str:
         """Run samba-tool on the first controller's files, and return what it prints."""
@@ -202,7 +213,7 @@ class Domain:
     def samba(self, controller: Controller, *arguments: str) -> str:
         """Run samba-tool on a controller's machine, and return what it prints."""
         words = [*controller.inside(), "samba-tool", *arguments]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -237,7 +248,7 @@ class Domain:
         return {**os.environ, "KRB5_CONFIG": str(self.folder / "krb5.conf"), "SMB3SERVER_PASSWORD": PASSWORD, **more}
 
     def _write_names(self, controllers: Sequence[Controller]) -> None:
-        domain = REALM.lower()
+        domain = self.realm.lower()
         own = f"{self.network.address('member')} files.{domain} files\n"
         hosts = "".join(f"{one.address} {one.name} {one.member}\n" for one in (self.first, self._second))
         servers = "".join(f"nameserver {one.address}\n" for one in controllers)
@@ -246,6 +257,6 @@ class Domain:
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}{own}")
         (self.folder / "resolv.conf").write_text(f"search {domain}\noptions timeout:1 attempts:2\n{servers}")
         (self.folder / "krb5.conf").write_text(
-            f"[libdefaults]\n default_realm = {REALM}\n rdns = false\n dns_lookup_realm = false\n"
-            f"[realms]\n {REALM} = {{\n{kdcs} }}\n[domain_realm]\n .{domain} = {REALM}\n"
+            f"[libdefaults]\n default_realm = {self.realm}\n rdns = false\n dns_lookup_realm = false\n"
+            f"[realms]\n {self.realm} = {{\n{kdcs} }}\n[domain_realm]\n .{domain} = {self.realm}\n"
         )

@@ -67,7 +67,7 @@ class Member:
 
     def netlogon(self, *controllers: Controller) -> Netlogon:
         fixed = DomainControllers(REALM, [one.name for one in controllers], resolve=at_addresses(controllers))
-        return Netlogon(fixed, self.machine, REALM)
+        return Netlogon(fixed, self.machine)
 
     @property
     def log(self) -> str:

@@ -232,7 +232,7 @@ def test_a_machine_that_the_domain_does_not_know_is_refused(member: Member, tmp_
     controller = Controller("dc1.example.test", member.domain.address)
     fixed = DomainControllers(REALM, [controller.name], resolve=at_addresses((controller,)))
     with pytest.raises(NoController, match=r"refuses the machine account FILES\$: ACCESS_DENIED"):
-        _ask(member, Netlogon(fixed, forged, REALM), "alice", PASSWORD)
+        _ask(member, Netlogon(fixed, forged), "alice", PASSWORD)
 
 
 def test_leaving_removes_the_account_and_both_files(domain: Domain, tmp_path: Path) -> None:

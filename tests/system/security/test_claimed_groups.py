@@ -49,7 +49,7 @@ idmap = "none"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, Path]]:
     folder = tmp_path_factory.mktemp("claims")
-    forging.write_keytab(folder / "domain.keytab")
+    forging.write_account(folder)
     config = CONFIG.format(realm=forging.REALM, workgroup=forging.WORKGROUP, folder=folder)
     listed = {"all": "", "others": f"@{OTHERS}", "staff": f"@{forging.DOMAIN_SID}-1200", "own": f"@{ADMINISTRATORS}"}
     for share, entry in listed.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -49,6 +51,16 @@ def test_the_innocent_are_served_and_nothing_is_taken(name: str) -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_attacks(name: str) -> None:
     _run(name)
+
+
+@pytest.mark.root
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root: the ports of a controller are in a network namespace")
+def test_controllers_that_lie() -> None:
+    """The command gives the case a network namespace of its own."""
+    command = [sys.executable, "-m", "tools.attacks", "lying_controllers"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
