@@ -251,7 +251,9 @@ class PeerWrite:
         return self.pending
 
     def fetched(self, error: BaseException | None) -> None:
-        """Go on when the data has arrived, or the connection has failed."""
+        """Go on when the data has arrived, or the connection has failed. The turn of the transport may have a row of
+        writes, which this does not belong to."""
+        self._request.host.end_row()
         if error is not None:
             self._end(StatusError(NtStatus.CONNECTION_DISCONNECTED))
         elif self._transform is None or self._cancelled:

@@ -181,16 +181,14 @@ class FastLane:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
         observer = self._measuring.observer
+        start = observer.began() if observer is not None else _NEVER
         if isinstance(answer, Fetch):
-            if (
-                opened is not None
-                and observer is None
-                and self._fetch(answer, opened, header, cost, inbound, view, session, tree, signer)
-            ):
+            if self._fetch(answer, header, cost, inbound, view, session, tree, signer):
+                if observer is not None:
+                    observer.fetches(answer, connection, start)
                 return True
             begin = answer.begin
             answer = lambda: begin  # noqa: E731
-        start = observer.began() if observer is not None else _NEVER
         if form.ends_row:
             if self.row is not None:
                 self.end_row()
@@ -243,7 +241,6 @@ class FastLane:
     def _fetch(
         self,
         fetch: Fetch,
-        opened: Open,
         header: tuple[Any, ...],
         cost: int,
         inbound: InboundMessage,
@@ -253,7 +250,8 @@ class FastLane:
         signer: Signer | None,
     ) -> bool:
         """Begin to fetch the data of an ordinary request. Return False, with nothing changed, if it is not."""
-        server, file, remote = self._host.server, opened.file, fetch.remote
+        server, opened, remote = self._host.server, fetch.open, fetch.remote
+        file = opened.file
         if server.fence is not None or server.opens.persistence is not None or opened.flow is not None or file is None:
             return False
         try:
@@ -281,6 +279,12 @@ class FastLane:
             self._requests.watch_fetches()
         return True
 
+    def settled(self, fetch: Fetch, pending: Pending) -> None:
+        """Note that the fetch has become a request."""
+        observer = self._measuring.observer
+        if observer is not None:
+            observer.settled(fetch, pending)
+
     def can_answer(self) -> bool:
         """Return whether an ordinary reply can be sent."""
         connection = self._connection
@@ -294,7 +298,9 @@ class FastLane:
 
     def answer_fetched(self, fetch: Fetch, body: Body) -> None:
         """Send the reply to a request whose data was fetched."""
-        header = fetch.header
+        header, observer = fetch.header, self._measuring.observer
+        if observer is not None:
+            observer.fetched(fetch, self._connection)
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,

@@ -87,6 +87,7 @@ class Fetch:
         )
         request.counted = self.counted
         self.request, pending = self.become(request)
+        lane.settled(self, pending)
         requests.add(request, pending)
         early = pending.handler_returned()
         if early is not None:

@@ -84,9 +84,13 @@ def _check_sequence(request: Request, opened: Open) -> None:
 class Counted(Protocol):
     """What is counted: a request."""
 
-    header: Header
-    open: Open | None
     counted: int
+
+    @property
+    def header(self) -> Header: ...
+
+    @property
+    def open(self) -> Open | None: ...
 
 
 def begin(request: Request) -> None:

@@ -81,8 +81,8 @@ def cut(
     room, full = max_ulpdu - ddp.TAGGED_HEADER_SIZE, max_ulpdu + 9 & ~3
     position = fpdus = sends = bytes_send = bytes_write = more = 0
     for request in requests:
-        kind, segments = type(request), request.segments
-        if kind is Read:
+        segments = request.segments
+        if type(request) is Read:
             if len(reads) >= reads_left or (segment and position and position + _READ_REQUEST_FPDU > segment):
                 return None
             read = read_of(request)
@@ -94,7 +94,7 @@ def cut(
             fpdus += 1
             continue
         total = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
-        if kind is Write:
+        if type(request) is Write:
             token, address, length = request.remote
             if total != length or total > LONGEST:
                 return None
@@ -102,7 +102,7 @@ def cut(
             more = (total - 1) // room if total else 0
             last = total - more * room + ddp.TAGGED_HEADER_SIZE + 9 & ~3
             bytes_write += total
-        elif kind is Send:
+        elif type(request) is Send:
             if segment and TAGGED_HEADER.size < segment - position % segment < UNTAGGED_HEADER.size:
                 return None
             named = request.invalidate

@@ -121,8 +121,6 @@ class IwarpEndpoint(BaseEndpoint):
         """Whether the loop watches for room in the socket. Invariant: if so, the sender has something to send."""
         self._receiving = False
         """Whether ``_readable`` is on the stack: a fault detected meanwhile waits for it in ``_deferred``."""
-        self._low_water = 1
-        """How many received bytes wake the loop (SO_RCVLOWAT)."""
         self._send_wanted = False
         """Whether received data allows more to be sent: a Read Request to answer, or data that another Read waited
         for."""
@@ -476,9 +474,6 @@ class IwarpEndpoint(BaseEndpoint):
             return
         finally:
             self._receiving = False
-        if self._low_water != (wanted := receiver.certain):
-            self._low_water = wanted
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
         sender = self._sender
         if not sender.open and operations.fpdus:
             sender.open = self._send_wanted = True

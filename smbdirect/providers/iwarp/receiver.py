@@ -31,10 +31,6 @@ _MAX_STASH = 16 * 1024
 """A remainder of up to this many bytes is copied out of the ring, so that an idle connection holds no ring."""
 _MIN_DIRECT = 16 * 1024
 """If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
-_WORTH_WHILE = 256 * 1024
-"""Bytes of a long Read Response that are worth a turn of the event loop."""
-_HEADERS = 1024
-"""More than the headers in the buffers of a ``Layout``."""
 _BULK_WINDOW = 4 * 1024
 """Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
 _MIN_LAYOUT = 4096
@@ -187,17 +183,6 @@ class Receiver:
     def midway(self) -> bool:
         """Whether a large payload is partly received: the peer is sending the rest of it."""
         return self._layout is not None or self._direct_left > 0
-
-    @property
-    def certain(self) -> int:
-        """How many more bytes the peer sends in any case before it is worth while to receive some; at least 1.
-
-        Only the length of a Read Response is known beforehand. It may come in other FPDUs than expected, but its bytes
-        come, unless the connection ends."""
-        layout = self._layout
-        if layout is None or self._layout_region is not None or layout.left < _MIN_DIRECT:
-            return 1
-        return min(layout.left - _HEADERS, _WORTH_WHILE)
 
     def close(self) -> None:
         """Drop every reference to memory of the owner and of the peer's operations, and give the ring back."""
