@@ -249,7 +249,7 @@ def test_an_end_of_the_connection_ends_a_row(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rows_over_smb_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of completions has rows. RDMA Reads that complete in it are part of one, if all that follows is a write."""
+    """A batch of completions has rows, also of WRITEs whose RDMA Reads complete in it."""
 
     async def main() -> None:
         async with lab(tmp_path) as made, made.session(rdma=True) as session:
