@@ -10,6 +10,6 @@ messages, without the objects of the general path), ``fetch`` (those of them tha
 ``look_lane`` (looks at a file in one message) -> ``reply`` (credits, signature, encryption) -> ``pending`` and
 ``waiting`` (requests that cannot be answered yet) -> ``in_turn`` (requests for slow storage) -> ``parking`` (chains
 that wait for their turn) -> ``data_channel`` and ``rdma_transforms`` (data by RDMA, and its protection) ->
-``long_work``, ``reserving`` and ``stable_storage`` (work on threads) -> ``flow_limits`` (waits of storage QoS) -> ``read_size``,
-``errno_status``, ``measuring`` (how long requests take) and ``watchdog``.
+``long_work``, ``reserving`` and ``stable_storage`` (work on threads) -> ``flow_limits`` (waits of storage QoS) ->
+``read_size``, ``errno_status``, ``measuring`` (how long requests take) and ``watchdog``.
 """
