@@ -199,8 +199,6 @@ class PeerWrite:
         self._remote = remote
         self._transform = transform
         self._cancelled = False
-        self._write: object = fetch or self
-        """What arrives, as ``Caching`` knows it."""
         self._caching: Caching[Open] | None
         self._buffer: PooledBuffer
         if fetch is not None:
@@ -209,6 +207,8 @@ class PeerWrite:
             self._caching = opened.file.caching if opened.file is not None else None
             self._buffer = request.connection.transport.acquire(body.remaining_bytes)
         self.pending: Pending = request.pend(Interim.DELAYED, self._cancel)
+        self._write: object = self.pending if fetch is None else fetch
+        """What arrives, as ``Caching`` knows it; None at the end."""
 
     def _cancel(self) -> None:
         """Cancel the request when the client's memory is no longer read: once it is answered, the client uses it for
@@ -303,27 +303,25 @@ class PeerWrite:
         self._buffer.release()
         if self._caching is not None:
             self._caching.arrived(self._write)
+        # The fetch refers to this object. Breaking the circle frees both without the garbage collector.
+        self._write = None
 
 
 class PlainPeerWrite(Fetch):
     """A WRITE by RDMA to a file, which ``write`` would not refuse."""
 
-    __slots__ = ("_body",)
-
-    def __init__(self, opened: Open, remote: RemoteMemory, length: int, body: WriteRequest) -> None:
-        self.open, self.remote, self.length, self.request = opened, remote, length, None
-        self._body = body
+    __slots__ = ()
 
     def begin(self, request: Request) -> Pending:
-        return PeerWrite(request, self._body, self.open, self.remote).start()
+        return PeerWrite(request, self.body, self.open, self.remote).start()
 
     def become(self, request: Request) -> tuple[Fetching, Pending]:
-        write = PeerWrite(request, self._body, self.open, self.remote, None, self)
+        write = PeerWrite(request, self.body, self.open, self.remote, None, self)
         return write, write.pending
 
     def store(self) -> Body | None:
         """See ``Fetch``. The checks are made once more, as the file's locks may be others by now."""
-        opened, body, length = self.open, self._body, self.length
+        opened, body, length = self.open, self.body, self.length
         file, handle = opened.file, opened.handle
         if file is None or handle is None or not _is_plain(opened, file, body.flags, body.offset, length):
             return None
@@ -439,7 +437,7 @@ def _look_at_peer_write(
     if remote is None or not remote.buffers[0].length:
         return None
 
-    return opened, PlainPeerWrite(opened, remote, length, body), remote
+    return opened, PlainPeerWrite(opened, remote, body), remote
 
 
 def _write_now(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smb3server.files.caching import Caching
     from smb3server.state.objects import Open, Session, TreeConnect
     from smb3server.wire.header import Header
+    from smb3server.wire.read_write import WriteRequest
     from smbdirect.message_transport import InboundMessage, PooledBuffer
 
 
@@ -42,7 +43,7 @@ class Fetch:
     buffer is lent. ``fetched`` is called once."""
 
     __slots__ = (
-        "buffer", "caching", "counted", "header", "inbound", "lane", "length", "open", "remote", "request",
+        "body", "buffer", "caching", "counted", "header", "inbound", "lane", "length", "open", "remote", "request",
         "requests", "session", "signer", "tree", "view",
     )  # fmt: skip
     lane: FastLane
@@ -58,11 +59,12 @@ class Fetch:
     counted: int
     """As ``Request.counted``."""
 
-    def __init__(self, opened: Open, remote: RemoteMemory, length: int) -> None:
-        """``length``: bytes of data. The lane sets the other attributes when it begins to fetch them."""
+    def __init__(self, opened: Open, remote: RemoteMemory, body: WriteRequest) -> None:
+        """The lane sets the other attributes when it begins to fetch the data."""
         self.open = opened
         self.remote = remote
-        self.length = length
+        self.body = body
+        self.length = body.remaining_bytes
         self.request: Fetching | None = None
         """What the fetch has become."""
 
