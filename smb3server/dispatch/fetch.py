@@ -14,15 +14,43 @@ from smb3server.dispatch import lookup
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.data_channel import RemoteMemory
-    from smb3server.dispatch.fast_lane import FastLane
     from smb3server.dispatch.pending import PendingRequests
     from smb3server.dispatch.request import Pending, Request
-    from smb3server.dispatch.short_forms import Body
     from smb3server.files.caching import Caching
     from smb3server.state.objects import Open, Session, TreeConnect
     from smb3server.wire.header import Header
     from smb3server.wire.read_write import WriteRequest
+    from smbdirect.codec import Buffer
     from smbdirect.message_transport import InboundMessage, PooledBuffer
+
+
+class Lane(Protocol):
+    """The part of ``FastLane`` that ends what it has begun."""
+
+    @property
+    def row(self) -> object: ...
+
+    def request(
+        self,
+        header: Header,
+        inbound: InboundMessage,
+        view: memoryview,
+        cipher_session: Session | None,
+        session: Session,
+        tree: TreeConnect | None,
+        opened: Open | None,
+        signer: Signer | None,
+    ) -> Request: ...
+
+    def settled(self, fetch: Fetch, pending: Pending) -> None: ...
+
+    def can_answer(self) -> bool: ...
+
+    def begin_row(self, opened: Open) -> None: ...
+
+    def end_row(self) -> None: ...
+
+    def answer_fetched(self, fetch: Fetch, body: tuple[bytes, Buffer | None]) -> None: ...
 
 
 class Fetching(Protocol):
@@ -46,7 +74,7 @@ class Fetch:
         "body", "buffer", "caching", "counted", "header", "inbound", "lane", "length", "open", "remote", "request",
         "requests", "session", "signer", "tree", "view",
     )  # fmt: skip
-    lane: FastLane
+    lane: Lane
     requests: PendingRequests
     header: Header
     inbound: InboundMessage
@@ -72,7 +100,7 @@ class Fetch:
         """Begin as the general path does. Nothing was begun here."""
         raise NotImplementedError
 
-    def store(self) -> Body | None:
+    def store(self) -> tuple[bytes, Buffer | None] | None:
         """Store the data and return the response. None: nothing was done, as it is not ordinary any longer."""
         raise NotImplementedError
 
@@ -99,7 +127,7 @@ class Fetch:
     def fetched(self, error: BaseException | None) -> None:
         """Go on: the data has come, or the connection has failed. No row of writes is left for others to go on in."""
         lane = self.lane
-        body: Body | None = None
+        body: tuple[bytes, Buffer | None] | None = None
         if self.request is None and error is None and lane.can_answer():
             try:
                 body = self.store()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.dispatch.request import Interim, Pending, Request
 from smb3server.process.turns import call_apart
@@ -14,11 +14,16 @@ from smb3server.wire.status import NtStatus
 if TYPE_CHECKING:
     import asyncio
 
-    from smb3server.dispatch.fetch import Fetch
     from smb3server.settings.server import Settings
     from smb3server.state.objects import Session
 
 _CHANGE_NOTIFY = int(Command.CHANGE_NOTIFY)
+
+
+class Settles(Protocol):
+    """What becomes a pending request when it has to."""
+
+    def settle(self) -> object: ...
 
 
 class PendingRequests:
@@ -39,7 +44,7 @@ class PendingRequests:
         """Requests that get an interim reply at a time of the event loop's clock, if they are still pending then. All
         delays are equal, so it is sorted by time."""
         self._timer_running = False
-        self.fetches: dict[int, Fetch] = {}
+        self.fetches: dict[int, Settles] = {}
         """WRITEs by RDMA that have no objects of pending requests yet, by MessageId. All functions here that look for
         requests give them these first."""
         self.watching = False

@@ -35,7 +35,7 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
-from smbdirect.providers.iwarp.operations import Operations, PendingRead
+from smbdirect.providers.iwarp.operations import Operations, PendingRead, Posted
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
@@ -115,7 +115,7 @@ class IwarpEndpoint(BaseEndpoint):
         self._receiver = Receiver(self._operations, rings)
         self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._operations.reads)
         self._ird = DEFAULT_READ_DEPTH
-        self._queue: deque[Work | PendingRead] = deque()
+        self._queue: deque[Posted] = deque()
         """Work that was posted and is not completed, in posting order."""
         self._writing = False
         """Whether the loop watches for room in the socket. Invariant: if so, the sender has something to send."""
@@ -290,7 +290,7 @@ class IwarpEndpoint(BaseEndpoint):
                 elif request.signalled:
                     self._report_done(request)
         else:
-            works: list[Work | PendingRead] = []
+            works: list[Posted] = []
             for request in requests:
                 if type(request) is Read:
                     read = next(reads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from smbdirect.codec import new_record
 from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
@@ -46,8 +46,14 @@ def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, l
     return faults[error.fault]
 
 
-if TYPE_CHECKING:
-    from smbdirect.providers.iwarp.sender import Work
+class Posted(Protocol):
+    """A work request in the queue of those that were posted."""
+
+    operation: Operation
+    context: object
+    signalled: bool
+    done: bool
+    dropped: bool
 
 
 class PendingRead:
@@ -76,7 +82,7 @@ class PendingRead:
         """Bytes of the segments that are full, which were removed from ``segments``."""
         self.irregular = False
         """Whether the response was not as a ``Layout`` expected it."""
-        self.owner: Work | None = None
+        self.owner: Posted | None = None
         """The request, if it had to be queued before it was sent."""
 
     def targets(self, length: int) -> Sequence[memoryview]:

@@ -26,7 +26,7 @@ from smbdirect.providers.iwarp.chain import (
 )
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
-from smbdirect.providers.iwarp.operations import PendingRead
+from smbdirect.providers.iwarp.operations import PendingRead, Posted
 from smbdirect.providers.iwarp.rdmap import Opcode
 from smbdirect.providers.memory import FileRange, NotCached, Region
 
@@ -281,7 +281,7 @@ class Sender:
         self._iov = []
         return True
 
-    def chain_waits(self, works: Sequence[Work | PendingRead]) -> None:
+    def chain_waits(self, works: Sequence[Posted]) -> None:
         """Queue the chain: a part of it is not taken yet. ``works`` are its requests."""
         start = self._sent
         for work, (full, more, last) in zip(works, self._chain_runs, strict=True):
