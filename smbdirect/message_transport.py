@@ -279,8 +279,8 @@ class MessageTransport(Protocol):
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         """Call ``callback`` once when the messages of this turn are delivered, or the connection ends before: before
-        anything else runs. Return False, and never call it, if no further message of this turn has been received. A
-        turn has one such callback."""
+        anything else runs, except what ``RdmaOperations.read_from_peer`` was given to call. Return False, and never
+        call it, if no further message of this turn has been received. A turn has one such callback."""
 
     def acquire(self, size: int) -> PooledBuffer:
         """Lend a pooled buffer of ``size`` bytes for ``send`` or RDMA on this connection. Its contents are undefined:

@@ -488,14 +488,17 @@ def _read_to_peer(
     ``OSError``."""
     if usage is None and remote.rdma.takes_any_memory:
         # Nobody has to know when it is sent, which saves a completion.
-        view = memoryview(bytearray(length))
-        count = _read_cached(opened, view, offset)
-        if count < 0:
-            return None
+        data: Buffer | None
+        if opened.may_block or opened.descriptor is None:
+            data = _read_if_cached(opened, length, offset)
+            if data is None:
+                return None
+        else:
+            data = os.pread(opened.descriptor, length, offset)
+        count = len(data)
         if count == 0 or count < minimum:
             raise StatusError(NtStatus.END_OF_FILE)
-        # As in _read_if_cached.
-        remote.rdma.write_to_peer(remote.buffers, (view if count == length else bytes(view[:count]),), None)
+        remote.rdma.write_to_peer(remote.buffers, (data,), None)
         opened.position = offset + count
         opened.bytes_read += count
         return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0), None

@@ -10,6 +10,7 @@ from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe
 from smb3server.dispatch import flow_limits, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory, cancel, fail, memory_for_write
+from smb3server.dispatch.fetch import Fetch, Fetching
 from smb3server.dispatch.in_turn import continue_in_turn
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.rdma_transforms import Transform
@@ -26,6 +27,7 @@ from smb3server.dispatch.short_forms import (
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.caching import Caching
+from smb3server.files.file import File
 from smb3server.state.change_reports import report_write, somebody_listens
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.wire.attributes import MAX_OFFSET
@@ -211,12 +213,13 @@ class PeerWrite:
     """A WRITE whose data comes by RDMA Read.
 
     Invariant: from ``start`` to ``_end`` the open has an operation in progress (``begin_io``), the write is arriving
-    for the file's ``Caching``, and the buffer is lent. ``_fetched`` is called once, when the data has arrived or the
+    for the file's ``Caching``, and the buffer is lent. ``fetched`` is called once, when the data has arrived or the
     connection has failed, and leads to ``_end``.
     """
 
     __slots__ = (
-        "_body", "_buffer", "_caching", "_cancelled", "_opened", "_pending", "_remote", "_request", "_transform"
+        "_body", "_buffer", "_caching", "_cancelled", "_opened", "_remote", "_request", "_transform", "_write",
+        "pending",
     )  # fmt: skip
 
     def __init__(
@@ -226,17 +229,26 @@ class PeerWrite:
         opened: Open,
         remote: RemoteMemory,
         transform: Transform | None = None,
+        fetch: PlainPeerWrite | None = None,
     ) -> None:
-        """``transform``: what checks the data before any of it is written."""
+        """``transform``: what checks the data before any of it is written. ``fetch``: where the data is fetched
+        already, and ``start`` is not called."""
         self._request = request
         self._body = body
         self._opened = opened
         self._remote = remote
         self._transform = transform
         self._cancelled = False
-        self._caching: Caching[Open] | None = opened.file.caching if opened.file is not None else None
-        self._buffer: PooledBuffer = request.connection.transport.acquire(body.remaining_bytes)
-        self._pending: Pending = request.pend(Interim.DELAYED, self._cancel)
+        self._caching: Caching[Open] | None
+        self._buffer: PooledBuffer
+        if fetch is not None:
+            self._caching, self._buffer = fetch.caching, fetch.buffer
+        else:
+            self._caching = opened.file.caching if opened.file is not None else None
+            self._buffer = request.connection.transport.acquire(body.remaining_bytes)
+        self.pending: Pending = request.pend(Interim.DELAYED, self._cancel)
+        self._write: object = self.pending if fetch is None else fetch
+        """What arrives, as ``Caching`` knows it; None at the end."""
 
     def _cancel(self) -> None:
         """Cancel the request when the client's memory is no longer read: once it is answered, the client uses it for
@@ -247,28 +259,28 @@ class PeerWrite:
         """Fetch the data. Raises ``StatusError``, and releases everything, if the descriptors do not cover the data."""
         self._opened.begin_io()
         if self._caching is not None:
-            self._caching.arrives(self._pending)
+            self._caching.arrives(self._write)
         wait = 0.0
         if self._opened.flow is not None:
             wait = flow_limits.wait_for(self._opened, self._body.remaining_bytes)
         if wait:
             asyncio.get_running_loop().call_later(wait, self._fetch_late)
-            return self._pending
+            return self.pending
         return self._fetch()
 
     def _fetch_late(self) -> None:
         """Fetch the data after a wait."""
-        if self._cancelled or self._pending.done:
+        if self._cancelled or self.pending.done:
             self._end(b"")
             return
         try:
             self._fetch()
         except StatusError as error:
-            fail(self._pending, error, self._remote)
+            fail(self.pending, error, self._remote)
 
     def _fetch(self) -> Pending:
         try:
-            self._remote.rdma.read_from_peer(self._remote.buffers, [self._buffer.view], self._fetched)
+            self._remote.rdma.read_from_peer(self._remote.buffers, [self._buffer.view], self.fetched)
         except ValueError:
             self._opened.end_io()
             self._give_back()
@@ -276,15 +288,22 @@ class PeerWrite:
             raise StatusError(NtStatus.INVALID_PARAMETER) from None
         if self._transform is not None:
             self._transform.moves(self._request.connection, len(self._buffer.view))
-        return self._pending
+        return self.pending
 
-    def _fetched(self, error: BaseException | None) -> None:
+    def fetched(self, error: BaseException | None) -> None:
+        """Go on when the data has arrived, or the connection has failed. The turn of the transport may have a row of
+        writes, which this does not belong to."""
+        self._request.host.end_row()
         if error is not None:
             self._end(StatusError(NtStatus.CONNECTION_DISCONNECTED))
         elif self._transform is None or self._cancelled:
             self._end(b"")
         else:
             self._transform.apply(self._request.connection, self._buffer.view, self._end)
+
+    def failed(self, error: Exception) -> None:
+        """See ``Fetching``."""
+        self._end(error)
 
     def _end(self, outcome: bytes | Exception) -> None:
         """Store the data, unless fetching or checking it has failed, and answer."""
@@ -293,12 +312,12 @@ class PeerWrite:
             if isinstance(outcome, Exception):
                 raise outcome
             if self._cancelled:
-                cancel(self._pending, self._remote)
-            elif not self._pending.done:
+                cancel(self.pending, self._remote)
+            elif not self.pending.done:
                 continue_in_turn(self._request, self._store)
                 return
         except Exception as failure:
-            fail(self._pending, failure, self._remote)
+            fail(self.pending, failure, self._remote)
         self._give_back()
 
     def _store(self) -> None:
@@ -306,7 +325,7 @@ class PeerWrite:
         try:
             self._store_checked()
         except Exception as failure:
-            fail(self._pending, failure, self._remote)
+            fail(self.pending, failure, self._remote)
         finally:
             self._give_back()
 
@@ -318,12 +337,42 @@ class PeerWrite:
         _check(opened, body.offset, body.remaining_bytes)
         result = _store(self._request, body, opened, self._buffer.view, self._remote)
         if isinstance(result, Response):
-            self._pending.complete(result)
+            self.pending.complete(result)
 
     def _give_back(self) -> None:
         self._buffer.release()
         if self._caching is not None:
-            self._caching.arrived(self._pending)
+            self._caching.arrived(self._write)
+        # The fetch refers to this object. Breaking the circle frees both without the garbage collector.
+        self._write = None
+
+
+class PlainPeerWrite(Fetch):
+    """A WRITE by RDMA to a file, which ``write`` would not refuse."""
+
+    __slots__ = ()
+
+    def begin(self, request: Request) -> Pending:
+        return PeerWrite(request, self.body, self.open, self.remote).start()
+
+    def become(self, request: Request) -> tuple[Fetching, Pending]:
+        write = PeerWrite(request, self.body, self.open, self.remote, None, self)
+        return write, write.pending
+
+    def store(self) -> Body | None:
+        """See ``Fetch``. The checks are made once more, as the file's locks may be others by now."""
+        opened, body, length = self.open, self.body, self.length
+        file, handle = opened.file, opened.handle
+        if file is None or handle is None or not _is_plain(opened, file, body.flags, body.offset, length):
+            return None
+        lane = self.lane
+        if lane.row is None:
+            lane.begin_row(opened)
+        handle.write_from((self.buffer.view,), body.offset)
+        opened.wrote = True
+        opened.position = body.offset + length
+        opened.bytes_written += length
+        return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
 # The fast lane
@@ -368,7 +417,7 @@ def look(
         if payload is not None or opened is not None:
             return None
         return _look_at_peer_write(connection, session, tree, sequence, message, new_record(WriteRequest, fields))
-    if size != 49 or flags & _THROUGH or not 0 < length <= connection.max_write_size:
+    if size != 49 or not 0 < length <= connection.max_write_size:
         return None
     data: memoryview | Payload
     if payload is not None:
@@ -379,24 +428,33 @@ def look(
         return None
     if opened is None:
         opened = ordinary_open(session, tree, sequence, persistent, volatile)
-    if opened is None or opened.write_through or opened.create_options & _OPTION_THROUGH or opened.lacks_archive:
-        return None
-    if not opened.wrote and (opened.tree.share.audit is not None or somebody_listens(opened)):
-        return None
-    if opened.is_directory or not opened.granted_access & _WRITE_DATA or offset + length > opened.max_offset:
+    if opened is None:
         return None
     file, handle = opened.file, opened.handle
-    if file is None or handle is None or opened.descriptor is None:
-        return None
-    if file.stream or (file.write_time is not None and file.write_time.must_note(opened)):
-        return None
-    if file.locks.locks and file.locks.denies_write(opened, offset, length):
-        return None
-    if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
+    if file is None or handle is None or not _is_plain(opened, file, flags, offset, length):
         return None
     if payload is not None and length != payload.length:
         return None
     return opened, partial(_write_now, connection, opened, handle, data, offset, length), None
+
+
+def _is_plain(opened: Open, file: File[Open], flags: int, offset: int, length: int) -> bool:
+    """Return whether a WRITE may go to the page cache at once, and does nothing else."""
+    return not (
+        (not opened.wrote and (opened.tree.share.audit is not None or somebody_listens(opened)))
+        or flags & _THROUGH
+        or opened.write_through
+        or opened.create_options & _OPTION_THROUGH
+        or opened.lacks_archive
+        or opened.is_directory
+        or not opened.granted_access & _WRITE_DATA
+        or offset + length > opened.max_offset
+        or opened.descriptor is None
+        or file.stream
+        or (file.write_time is not None and file.write_time.must_note(opened))
+        or (file.locks.locks and file.locks.denies_write(opened, offset, length))
+        or (file.caching.holders and file.caching.is_broken_by_write(opened.caching))
+    )
 
 
 def _look_at_peer_write(
@@ -424,10 +482,7 @@ def _look_at_peer_write(
     if remote is None or not remote.buffers[0].length:
         return None
 
-    def begin(request: Request) -> Pending:
-        return PeerWrite(request, body, opened, remote).start()
-
-    return opened, lambda: begin, remote
+    return opened, PlainPeerWrite(opened, remote, body), remote
 
 
 def _write_now(

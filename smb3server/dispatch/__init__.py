@@ -6,10 +6,10 @@ command does.
 Reading order: ``request`` (parameter and result of a handler) -> ``chain`` (a compound in progress) -> ``checks`` and
 ``lookup`` (3.3.5.2) -> ``dispatcher``, with ``unwrapping`` (encrypted and compressed messages), ``holding`` (replies
 that wait until something is stored) and ``denials`` -> ``fast_lane`` with ``short_forms`` (the most frequent
-messages, without the objects of the general path) and ``look_lane`` (looks at a file in one message) -> ``reply``
-(credits, signature, encryption) -> ``pending`` and ``waiting`` (requests that cannot be answered yet) -> ``in_turn``
-(requests for slow storage) -> ``parking`` (chains that wait for their turn) -> ``data_channel`` and
-``rdma_transforms`` (data by RDMA, and its protection) -> ``long_work``, ``reserving`` and ``stable_storage`` (work on
-threads) -> ``flow_limits`` (waits of storage QoS) -> ``read_size``, ``errno_status``, ``measuring`` (how long
-requests take) and ``watchdog``.
+messages, without the objects of the general path), ``fetch`` (those of them that wait for data by RDMA) and
+``look_lane`` (looks at a file in one message) -> ``reply`` (credits, signature, encryption) -> ``pending`` and
+``waiting`` (requests that cannot be answered yet) -> ``in_turn`` (requests for slow storage) -> ``parking`` (chains
+that wait for their turn) -> ``data_channel`` and ``rdma_transforms`` (data by RDMA, and its protection) ->
+``long_work``, ``reserving`` and ``stable_storage`` (work on threads) -> ``flow_limits`` (waits of storage QoS) ->
+``read_size``, ``errno_status``, ``measuring`` (how long requests take) and ``watchdog``.
 """

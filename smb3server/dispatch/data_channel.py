@@ -16,18 +16,17 @@ from smb3server.dispatch.waiting import failure
 from smb3server.state.objects import Connection
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import CryptoTransform, transformed_buffers
-from smb3server.wire.read_write import BUFFER_DESCRIPTOR, TAIL, Channel, WriteRequest, descriptors
+from smb3server.wire.read_write import Channel, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.codec import new_record
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
 
 ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
 """SMB2 ERROR Response without data. [MS-SMB2 2.2.2]"""
 
 
-_NONE, _RDMA_V1, _RDMA_V1_INVALIDATE = map(int, (Channel.NONE, Channel.RDMA_V1, Channel.RDMA_V1_INVALIDATE))
+_NONE, RDMA_V1, RDMA_V1_INVALIDATE = map(int, (Channel.NONE, Channel.RDMA_V1, Channel.RDMA_V1_INVALIDATE))
 _RDMA_TRANSFORM = int(Channel.RDMA_TRANSFORM)
-_SMB_3_0, _SMB_3_0_2 = int(Dialect.SMB_3_0), int(Dialect.SMB_3_0_2)
+SMB_3_0, SMB_3_0_2 = int(Dialect.SMB_3_0), int(Dialect.SMB_3_0_2)
 ADDRESS_SPACE = 1 << 64
 """Number of bytes that Offset and Length of a descriptor can address. [MS-SMBD 2.2.3.1]"""
 
@@ -71,7 +70,7 @@ def memory_for_write(request: Request, body: WriteRequest) -> RemoteMemory | Non
         return described(connection, request.message, body.channel, *where, length)
     channel, crypto, buffers = transformed_buffers(request.message, *where)
     _check_covered(buffers, length)
-    return RemoteMemory(rdma, buffers, buffers[0].token if channel == _RDMA_V1_INVALIDATE else None, crypto)
+    return RemoteMemory(rdma, buffers, buffers[0].token if channel == RDMA_V1_INVALIDATE else None, crypto)
 
 
 def described(
@@ -82,21 +81,15 @@ def described(
     Channel is valid from dialect 3.0 on. Raises ``StatusError``, INVALID_PARAMETER, for an unknown Channel, for one
     that needs RDMA on a connection without it, for no data, and for descriptors that leave the address space or cover
     less than ``length`` bytes, and ``DecodeError`` for malformed ones."""
-    if channel == _NONE or connection.dialect < _SMB_3_0:
+    if channel == _NONE or connection.dialect < SMB_3_0:
         return None
     rdma = connection.transport.rdma
-    invalidate = channel == _RDMA_V1_INVALIDATE and connection.dialect >= _SMB_3_0_2
-    if rdma is None or (channel != _RDMA_V1 and not invalidate):
+    invalidate = channel == RDMA_V1_INVALIDATE and connection.dialect >= SMB_3_0_2
+    if rdma is None or (channel != RDMA_V1 and not invalidate):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if info_length == BUFFER_DESCRIPTOR.size and TAIL <= info_offset <= len(message) - info_length:
-        # One, as nearly all requests have: what follows, without its calls.
-        address, token, size = fields = BUFFER_DESCRIPTOR.fields_from(message, info_offset)
-        if 0 < length <= size and address + size <= ADDRESS_SPACE:
-            buffer = new_record(RemoteBuffer, fields)
-            return new_record(RemoteMemory, (rdma, (buffer,), token if invalidate else None, None))
     buffers = descriptors(message, info_offset, info_length)
     _check_covered(buffers, length)
-    return new_record(RemoteMemory, (rdma, buffers, buffers[0].token if invalidate else None, None))
+    return RemoteMemory(rdma, buffers, buffers[0].token if invalidate else None)
 
 
 def _check_covered(buffers: Sequence[RemoteBuffer], length: int) -> None:

@@ -389,6 +389,10 @@ class Dispatcher:
         self._flush(request.chain)
         request.chain.end()
 
+    def end_row(self) -> None:
+        """See ``Host``."""
+        self._fast_lane.end_row()
+
     def may_send_file(self, request: Request) -> bool:
         """See ``Host``."""
         chain = request.chain

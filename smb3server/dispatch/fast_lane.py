@@ -16,12 +16,13 @@ The part that differs between commands is their ``short_forms.ShortForm``, besid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
+from smb3server.dispatch.fetch import Fetch
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
 from smb3server.dispatch.request import KINDS, Host, Pending, Request, Response
@@ -33,6 +34,7 @@ from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_O
 from smb3server.wire.read_write import TAIL
 from smb3server.wire.status import StatusError
 from smbdirect.codec import new_record
+from smbdirect.errors import ProviderError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
@@ -180,19 +182,18 @@ class FastLane:
             return False
         observer = self._measuring.observer
         start = observer.began() if observer is not None else _NEVER
+        if isinstance(answer, Fetch):
+            if self._fetch(answer, header, cost, inbound, view, session, tree, signer):
+                if observer is not None:
+                    observer.fetches(answer, connection, start)
+                return True
+            begin = answer.begin
+            answer = lambda: begin  # noqa: E731
         if form.ends_row:
             if self.row is not None:
                 self.end_row()
-        elif (
-            form.writes
-            and self.row is None
-            and opened is not None
-            and remote is None  # the data of the others has not come yet
-            and connection.transport.at_end_of_turn(self.end_row)
-        ):
-            self.row = opened.store
-            if self.row is not None:
-                self.row.begin_row()
+        elif form.writes and self.row is None and opened is not None and remote is None:
+            self.begin_row(opened)
         body: Body | Begin | Exception | None
         try:
             body = answer()
@@ -205,7 +206,7 @@ class FastLane:
             window.consume(message_id, cost)
             if self.row is not None:
                 self.end_row()
-            request = self._request(
+            request = self.request(
                 new_record(Header, header), inbound, view, cipher_session, session, tree, opened, signer
             )
             if not isinstance(body, tuple):
@@ -236,6 +237,84 @@ class FastLane:
         if self.row is not None:
             row, self.row = self.row, None
             row.end_row()
+
+    def _fetch(
+        self,
+        fetch: Fetch,
+        header: tuple[Any, ...],
+        cost: int,
+        inbound: InboundMessage,
+        view: memoryview,
+        session: Session,
+        tree: TreeConnect | None,
+        signer: Signer | None,
+    ) -> bool:
+        """Begin to fetch the data of an ordinary request. Return False, with nothing changed, if it is not."""
+        server, opened, remote = self._host.server, fetch.open, fetch.remote
+        file = opened.file
+        if server.fence is not None or server.opens.persistence is not None or opened.flow is not None or file is None:
+            return False
+        try:
+            buffer = self._connection.transport.acquire(fetch.length)
+        except ProviderError:
+            return False
+        try:
+            remote.rdma.read_from_peer(remote.buffers, (buffer.view,), fetch.fetched)
+        except ValueError:
+            buffer.release()
+            return False
+        fetch.header = record = new_record(Header, header)
+        self._window.consume(record.message_id, cost)
+        fetch.buffer = buffer
+        fetch.lane, fetch.requests = self, self._requests
+        fetch.inbound, fetch.view = inbound, view
+        fetch.session, fetch.tree, fetch.signer = session, tree, signer
+        fetch.counted = opened.sequence_epoch
+        opened.outstanding_requests += 1
+        opened.in_flight += 1
+        fetch.caching = file.caching
+        fetch.caching.arriving.add(fetch)
+        self._requests.fetches[record.message_id] = fetch
+        if not self._requests.watching:
+            self._requests.watch_fetches()
+        return True
+
+    def settled(self, fetch: Fetch, pending: Pending) -> None:
+        """Note that the fetch has become a request."""
+        observer = self._measuring.observer
+        if observer is not None:
+            observer.settled(fetch, pending)
+
+    def can_answer(self) -> bool:
+        """Return whether an ordinary reply can be sent."""
+        connection = self._connection
+        return connection.life is not ConnectionLife.CLOSED and connection.transport.pending_send_bytes <= _FEW_UNSENT
+
+    def begin_row(self, opened: Open) -> None:
+        """Begin a row of writes if more may follow. There is none now."""
+        if opened.store is not None and self._connection.transport.at_end_of_turn(self.end_row):
+            self.row = opened.store
+            self.row.begin_row()
+
+    def answer_fetched(self, fetch: Fetch, body: Body) -> None:
+        """Send the reply to a request whose data was fetched."""
+        header, observer = fetch.header, self._measuring.observer
+        if observer is not None:
+            observer.fetched(fetch, self._connection)
+        packed = REPLY_HEADER.pack(
+            PROTOCOL_ID,
+            HEADER_SIZE,
+            header.credit_charge,
+            0,
+            header.command,
+            self._window.grant(header.credits, self._connection.credit_limit),
+            _REPLY | header.flags & ECHOED_FLAGS,
+            0,
+            header.message_id,
+            header.tree_id << 32,
+            header.session_id,
+        )
+        self._send(packed, body, fetch.signer, header.message_id, None, fetch.remote.invalidate)
 
     def _send(
         self,
@@ -298,7 +377,7 @@ class FastLane:
         if isinstance(result, StatusError) or not self.finish(request, result):
             self._host.answer(request, result)
 
-    def _request(
+    def request(
         self,
         header: Header,
         inbound: InboundMessage,

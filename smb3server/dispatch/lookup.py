@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.wire.header import RELATED_FILE_ID, Command, FileId, HeaderFlags
 from smb3server.wire.negotiate import Dialect
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.chain import Fresh
     from smb3server.dispatch.request import Request, TreeRequest
     from smb3server.state.objects import Open
+    from smb3server.wire.header import Header
 
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
@@ -80,6 +81,18 @@ def _check_sequence(request: Request, opened: Open) -> None:
         raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
 
 
+class Counted(Protocol):
+    """What is counted: a request."""
+
+    counted: int
+
+    @property
+    def header(self) -> Header: ...
+
+    @property
+    def open(self) -> Open | None: ...
+
+
 def begin(request: Request) -> None:
     """Count a request that pends in Open.OutstandingRequestCount. Other requests are answered before the next one
     comes, so they need not be counted.
@@ -92,7 +105,7 @@ def begin(request: Request) -> None:
         request.counted = opened.sequence_epoch
 
 
-def end(request: Request) -> None:
+def end(request: Counted) -> None:
     """Subtract an answered request from the count it is in: that of the open's current sequence, or that of older
     sequences if a newer one came meanwhile. [MS-SMB2 3.3.4.1]"""
     opened = request.open

@@ -24,6 +24,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
+    from smb3server.dispatch.fetch import Fetch
     from smb3server.dispatch.request import Request, Response
     from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, TreeConnect
@@ -132,6 +133,24 @@ class Observer:
             path = _path(request) if self._log else ()
             self._note(request.header.command, request.connection, request.tree, path, began, status)
 
+    def fetches(self, fetch: Fetch, connection: Connection, start: Start) -> None:
+        """Note that a request waits for its data, without an object of its own."""
+        if self._watchdog is not None:
+            self._watchdog.finished(fetch.header.command, connection.client_name, lambda: fetch.open.path, start)
+        self._waiting[fetch] = start[0]
+
+    def settled(self, fetch: Fetch, pending: Pending) -> None:
+        """Note that such a request has objects from now on."""
+        began = self._waiting.pop(fetch, None)
+        if began is not None:
+            self._waiting[pending] = began
+
+    def fetched(self, fetch: Fetch, connection: Connection) -> None:
+        """Note that such a request is answered."""
+        began = self._waiting.pop(fetch, None)
+        if began is not None:
+            self._note(fetch.header.command, connection, fetch.tree, fetch.open.path, began, NtStatus.SUCCESS)
+
     def _note(
         self,
         command: int,
@@ -157,7 +176,7 @@ class Observer:
             )
 
 
-Waiting = dict[Pending, float]
+Waiting = dict["Pending | Fetch", float]
 """When the work began on the requests that are not answered yet, in monotonic seconds."""
 
 
@@ -193,8 +212,8 @@ class Measuring:
 
         CHANGE_NOTIFY is not among them: it waits for others by its nature."""
         found: Counter[tuple[str, int]] = Counter()
-        for pending in self._waiting:
-            request = pending.request
+        for entry in self._waiting:
+            request = entry.request if isinstance(entry, Pending) else entry
             command, tree = request.header.command, request.tree
             if tree is not None and command != _NOTIFY:
                 kind = READS if command == _READ else WRITES if command == _WRITE else OTHERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.dispatch.request import Interim, Pending, Request
 from smb3server.process.turns import call_apart
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Session
 
 _CHANGE_NOTIFY = int(Command.CHANGE_NOTIFY)
+
+
+class Settles(Protocol):
+    """What becomes a pending request when it has to."""
+
+    def settle(self) -> object: ...
 
 
 class PendingRequests:
@@ -38,13 +44,31 @@ class PendingRequests:
         """Requests that get an interim reply at a time of the event loop's clock, if they are still pending then. All
         delays are equal, so it is sorted by time."""
         self._timer_running = False
+        self.fetches: dict[int, Settles] = {}
+        """WRITEs by RDMA that have no objects of pending requests yet, by MessageId. All functions here that look for
+        requests give them these first."""
+        self.watching = False
+        """Whether ``_watch_fetches`` is to be called."""
         self._next_async_id = 0
         self._blocking = 0
         """Requests that wait for what others do."""
         # Invariant: _blocking is the number of requests in _by_message_id whose interim reply is sent at once.
 
     def __len__(self) -> int:
-        return len(self._by_message_id)
+        return len(self._by_message_id) + len(self.fetches)
+
+    def watch_fetches(self) -> None:
+        """Have the fetches become requests that are still under way after a while: they may get interim replies."""
+        self.watching = True
+        self._loop.call_later(self._settings.interim_delay, self._watch_fetches)
+
+    def _watch_fetches(self) -> None:
+        self.watching = False
+        self._settle_fetches()
+
+    def _settle_fetches(self) -> None:
+        for fetch in list(self.fetches.values()):
+            fetch.settle()
 
     def add(self, request: Request, pending: Pending) -> None:
         """Add a request that pends, and send or schedule its interim reply. Cancel it, with a status of its own, if it
@@ -95,17 +119,21 @@ class PendingRequests:
         """Return the request that a CANCEL names. [MS-SMB2 3.3.5.16]"""
         if header.flags & HeaderFlags.ASYNC_COMMAND:
             return self._by_async_id.get(header.async_id)
+        if header.message_id in self.fetches:
+            self.fetches[header.message_id].settle()
         return self._by_message_id.get(header.message_id)
 
     def cancel_waiting(self) -> None:
         """Cancel every request whose client was sent STATUS_PENDING, or that waits for another client. The others may
         finish."""
+        self._settle_fetches()
         for request in list(self._by_message_id.values()):
             if request.pending is not None and (request.async_id or request.pending.waits):
                 call_apart(request.pending.cancel)
 
     def cancel_of(self, session: Session, tree_id: int | None = None) -> None:
         """Cancel the requests of a session that ends, or of one of its tree connects that ends."""
+        self._settle_fetches()
         for request in list(self._by_message_id.values()):
             if request.session is not session or request.pending is None:
                 continue
@@ -114,6 +142,7 @@ class PendingRequests:
 
     def close(self, outlives: Callable[[Request, Pending], bool]) -> None:
         """Cancel all requests of the ended connection except those for which ``outlives`` returns True."""
+        self._settle_fetches()
         for request in list(self._by_message_id.values()):
             if request.pending is not None and not outlives(request, request.pending):
                 call_apart(request.pending.cancel)

@@ -188,6 +188,10 @@ class Host(Protocol):
         encrypted: nothing but the socket needs the bytes then."""
         ...
 
+    def end_row(self) -> None:
+        """End the row of writes that is under way, if there is one: what goes on now does more than to write."""
+        ...
+
     def authenticated(self) -> None:
         """Allow the client full message size and credits, as a session on its connection is valid now."""
         ...

@@ -8,14 +8,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smb3server.dispatch.checks import CREDIT_SIZE, PAYLOAD_OFFSETS, STRUCTURE_SIZE, check_body, pays_for
-from smb3server.dispatch.data_channel import RemoteMemory, described
+from smb3server.dispatch.data_channel import (
+    ADDRESS_SPACE,
+    RDMA_V1,
+    RDMA_V1_INVALIDATE,
+    SMB_3_0,
+    SMB_3_0_2,
+    RemoteMemory,
+    described,
+)
 from smb3server.dispatch.request import Handler, Pending, Response, TreeRequest
 from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.read_write import BUFFER_DESCRIPTOR, TAIL
 from smb3server.wire.status import StatusError
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import DecodeError
+from smbdirect.message_transport import RemoteBuffer
 
 if TYPE_CHECKING:
+    from smb3server.dispatch.fetch import Fetch
     from smb3server.state.objects import Connection, Open, Session, TreeConnect
     from smbdirect.message_transport import Payload
 
@@ -31,9 +42,9 @@ Begin = Callable[[Any], Response | Pending]
 Answer = Callable[[], Body | Begin | None]
 """Does what the request asks for and returns the response, or returns what does or begins it. None: nothing was done,
 and the general path has to do it. An exception becomes the status of the response, as in a handler."""
-Found = tuple["Open | None", Answer, RemoteMemory | None]
-"""The open that a request works on or None, what answers the request, and the client's memory if the data goes by
-RDMA."""
+Found = tuple["Open | None", "Answer | Fetch", RemoteMemory | None]
+"""The open that a request works on or None, what answers the request, and the client's memory if the data goes by RDMA.
+A ``Fetch`` gets the data out of that memory first."""
 
 
 class ShortForm(NamedTuple):
@@ -121,6 +132,19 @@ def ordinary_remote(
         and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
     ):
         return None
+    if info_length == BUFFER_DESCRIPTOR.size and TAIL <= info_offset <= len(message) - info_length:
+        # One, as nearly all requests have: what ``described`` returns, without its calls.
+        address, token, size_there = fields = BUFFER_DESCRIPTOR.fields_from(message, info_offset)
+        rdma, dialect = connection.transport.rdma, connection.dialect
+        invalidate = channel == RDMA_V1_INVALIDATE and dialect >= SMB_3_0_2
+        if (
+            0 < length <= size_there
+            and address + size_there <= ADDRESS_SPACE
+            and rdma is not None
+            and (invalidate or (channel == RDMA_V1 and dialect >= SMB_3_0))
+        ):
+            buffer = new_record(RemoteBuffer, fields)
+            return new_record(RemoteMemory, (rdma, (buffer,), token if invalidate else None, None))
     try:
         return described(connection, message, channel, info_offset, info_length, length)
     except (StatusError, DecodeError):

@@ -261,7 +261,7 @@ def _goes_with_write(holder: Holder[Owner], own: Holder[Owner] | None) -> bool:
 class Caching(Generic[Owner]):
     """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
-    __slots__ = ("_arriving", "_awaited_arrivals", "breaks", "holders", "loans", "waiters")
+    __slots__ = ("_awaited_arrivals", "arriving", "breaks", "holders", "loans", "waiters")
 
     def __init__(self, breaks: Breaks[Owner]) -> None:
         self.breaks = breaks
@@ -272,19 +272,19 @@ class Caching(Generic[Owner]):
         self.loans: list[Loan] = []
         """What is lent. Whoever is about to let others rely on the stream ends it first: ``end_loans``."""
         # Invariant: the holder of each has the rights that it needs, and no break of them has begun.
-        self._arriving: set[object] = set()
-        """Received writes whose data has not arrived yet."""
+        self.arriving: set[object] = set()
+        """Received writes whose data has not arrived yet. Add with ``arrives`` or here, remove with ``arrived``."""
         self._awaited_arrivals: list[tuple[set[object], Callable[[], None]]] = []
         """Writes that are awaited, and the callback for when all of them have arrived."""
-        # Invariant: each set in _awaited_arrivals is a non-empty subset of _arriving.
+        # Invariant: each set in _awaited_arrivals is a non-empty subset of arriving.
 
     def arrives(self, write: object) -> None:
         """Note a received write whose data comes by RDMA Read. ``arrived`` must follow."""
-        self._arriving.add(write)
+        self.arriving.add(write)
 
     def arrived(self, write: object) -> None:
         """Note that the data of ``write`` is stored, or that the write failed."""
-        self._arriving.discard(write)
+        self.arriving.discard(write)
         if self._awaited_arrivals:
             for awaited, callback in self._awaited_arrivals[:]:
                 awaited.discard(write)
@@ -296,9 +296,9 @@ class Caching(Generic[Owner]):
         """Call ``callback`` once, in a turn of its own, when the writes that are arriving now have arrived.
 
         Return False, without any call, if no write is arriving."""
-        if not self._arriving:
+        if not self.arriving:
             return False
-        self._awaited_arrivals.append((set(self._arriving), callback))
+        self._awaited_arrivals.append((set(self.arriving), callback))
         return True
 
     def others(self, own: Holder[Owner] | None) -> Iterable[Holder[Owner]]:

@@ -300,6 +300,10 @@ class Endpoint(Protocol):
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
         """Queue one receive. Raise ``ProviderError`` if the queue is full."""
 
+    def post_receives(self, receives: Sequence[tuple[memoryview, object]]) -> None:
+        """Queue receives: the buffer and the context of each. Raise ``ProviderError`` if the queue is full; some may be
+        in it then."""
+
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """Queue a chain of work requests with one call (one sendmsg, one doorbell). Raise ``ProviderError`` and queue
         nothing if they exceed the queue or the capabilities. On a dead endpoint they complete FLUSHED."""
@@ -339,6 +343,13 @@ class BaseEndpoint:
     def is_stalled(self) -> bool:
         """Return False: the provider's retries end within seconds, or it has none."""
         return False
+
+    def post_receive(self, buffer: memoryview, context: object = None) -> None:
+        raise NotImplementedError
+
+    def post_receives(self, receives: Sequence[tuple[memoryview, object]]) -> None:
+        for buffer, context in receives:
+            self.post_receive(buffer, context)
 
     def register_file(self, descriptor: int, offset: int, length: int, access: Access) -> MemoryRegion:
         """Raise ``ProviderError``: this fabric reaches memory only."""

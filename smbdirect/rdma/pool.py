@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
 from smbdirect.providers.base import Access, MemoryRegion, ProtectionDomain
 from smbdirect.unauthenticated import MEMORY_GRACE, MEMORY_LIMIT, UnauthenticatedPeers
 
-_SMALLEST_CLASS = 12
-"""log2 of the smallest buffer: 4 KiB."""
+_SMALLEST = 4096
+"""Bytes of the smallest buffer."""
 
-_PAGE_CLASS = 16
-"""From 64 KiB on, buffers are anonymous mappings: page-aligned, and given back to the system when dropped."""
+_MAPPED = 65536
+"""From this size on, buffers are anonymous mappings: page-aligned, and given back to the system when dropped."""
 
 DEFAULT_RETAINED = 64 << 20
 """Most bytes that a pool keeps for reuse."""
 
 
-FreeLists = dict[int, list[memoryview]]
-"""Buffers by log2 of their size."""
+FreeLists = defaultdict[int, list[memoryview]]
+"""Buffers by their size."""
 
 
 class Forgets(Protocol):
@@ -54,7 +55,13 @@ class PoolBuffer:
         """Give the buffer back; a second call does nothing."""
         backing, self._backing = self._backing, None
         if backing is not None:
-            self._pool.put(backing, self._home)
+            pool, home, size = self._pool, self._home, len(backing)
+            if (home is None or not home.closed) and pool.retained + size <= pool.retained_limit:
+                pool.lent -= size
+                pool.retained += size
+                (pool.free if home is None else home.free)[size].append(backing)
+            else:
+                pool.put(backing, home)
             if self.on_release is not None:
                 self.on_release(len(self.view))
 
@@ -73,7 +80,7 @@ class DomainBuffers:
     def __init__(self, pool: BufferPool, domain: ProtectionDomain) -> None:
         """``pool`` is held weakly."""
         self.domain = domain
-        self.free: FreeLists = {}
+        self.free: FreeLists = defaultdict(list)
         self.closed = False
         self._pool = weakref.ref(pool)
         self._regions: dict[int, tuple[MemoryRegion, object]] = {}
@@ -128,7 +135,7 @@ class BufferPool:
         self.unauthenticated = UnauthenticatedPeers(MEMORY_LIMIT, grace=MEMORY_GRACE)
         """Bytes that this side holds for unauthenticated peers, beyond the share that each has anyway. Only a peer with
         a long security token in its first messages needs any."""
-        self._free: FreeLists = {}
+        self.free: FreeLists = defaultdict(list)
         """Buffers that are registered in no domain."""
         self.caches: weakref.WeakSet[Forgets] = weakref.WeakSet()
         """Notified of each buffer that is given back to the system."""
@@ -157,28 +164,28 @@ class BufferPool:
     def acquire(self, size: int, home: DomainBuffers | None = None) -> PoolBuffer:
         """Lend a buffer of ``size`` bytes, registered in ``home`` if one is given. Only a newly allocated buffer needs
         a registration. Raise ``ProviderError`` if the device refuses it."""
-        order = max((size - 1).bit_length(), _SMALLEST_CLASS)
-        free = (self._free if home is None else home.free).get(order)
+        whole = 1 << (size - 1).bit_length() if size > _SMALLEST else _SMALLEST
+        free = (self.free if home is None else home.free)[whole]
         if free:
             backing = free.pop()
-            self.retained -= 1 << order
+            self.retained -= whole
         else:
-            backing = memoryview(mmap.mmap(-1, 1 << order) if order >= _PAGE_CLASS else bytearray(1 << order))
+            backing = memoryview(mmap.mmap(-1, whole) if whole >= _MAPPED else bytearray(whole))
             if home is not None:
                 home.add(backing)
             self.allocations += 1
-        self.lent += 1 << order
+        self.lent += whole
         return PoolBuffer(self, backing, size, home)
 
     def put(self, backing: memoryview, home: DomainBuffers | None) -> None:
-        """Take back a buffer that ``acquire`` lent; only ``PoolBuffer.release`` calls this."""
+        """Take back a buffer that is not lent again by ``home``; only ``PoolBuffer.release`` calls this."""
         size = len(backing)
         self.lent -= size
         if home is not None and home.closed:
             home = None
         if self.retained + size <= self.retained_limit:
             self.retained += size
-            (self._free if home is None else home.free).setdefault(size.bit_length() - 1, []).append(backing)
+            self.free[size].append(backing)
             return
         # This buffer is not lent again: a remaining registration would pin its memory.
         if home is not None:

@@ -112,7 +112,7 @@ class Transfers:
 
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        total = sum(map(len, local))
+        total = len(local[0]) if len(local) == 1 else sum(map(len, local))
         address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
         plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and self.work.stopped is None
         if not plain and not self._begin(remote, total, on_done):
@@ -128,7 +128,11 @@ class Transfers:
         address, token, length = remote[0]
         if total <= length and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
             counters["rdma_writes"] += 1
-            self.work.add_one(Write(local, new_record(RemoteSegment, (token, address, total)), None, False), on_done)
+            # As WorkQueue.add_one, without a call for each transfer.
+            write = Write(local, new_record(RemoteSegment, (token, address, total)), None, False)
+            self.work.waiting.append((write, on_done, 0))
+            if not self.work.corked:
+                self.work.wake()
             return
         pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
         requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
@@ -137,7 +141,7 @@ class Transfers:
 
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        total = sum(map(len, local))
+        total = len(local[0]) if len(local) == 1 else sum(map(len, local))
         address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
         plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and self.work.stopped is None
         if not plain and not self._begin(remote, total, on_done):
@@ -154,7 +158,10 @@ class Transfers:
         address, token, length = remote[0]
         if total <= length and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
             counters["rdma_reads"] += 1
-            self.work.add_one(Read(local, new_record(RemoteSegment, (token, address, total))), on_done)
+            read = Read(local, new_record(RemoteSegment, (token, address, total)))
+            self.work.waiting.append((read, on_done, 0))
+            if not self.work.corked:
+                self.work.wake()
             return
         pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
         requests = [Read(segments, segment) for segment, segments in pieces]

@@ -18,7 +18,7 @@ OnDone = Callable[[BaseException | None], None]
 that it is done."""
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """The work requests posted since the last signalled one; done when the next signalled one completes."""
 
     size: int
@@ -26,6 +26,8 @@ class _Group(NamedTuple):
     endings: list[OnDone]
     length: int
     """Bytes of messages that end in the group and are pending."""
+    fetch: bool
+    """Its only ending is that of a Read."""
 
 
 class WorkQueue:
@@ -49,12 +51,12 @@ class WorkQueue:
         self._endpoint = endpoint
         self._size = endpoint.capabilities.max_send_queue
         self._signal_every = max(min(_UNSIGNALLED, self._size // 2), 1)
-        self._wake = wake
+        self.wake = wake
         self._posted = 0
         """Invariant: the number of our work requests at the endpoint, at most ``_size``."""
         self._unsignalled = 0
         """Invariant: how many of them no signalled request has followed. None of those has an ``OnDone``."""
-        self._stranded: list[_Group] = []
+        self._stranded: list[Group] = []
         """Groups that the endpoint refused: no completion will cover them."""
         self.stopped: object = None
         """Why no new work is accepted; None means that it is accepted."""
@@ -77,7 +79,7 @@ class WorkQueue:
         """Queue ``request``; ``on_done`` is called when it is done. Nothing is posted yet."""
         self.waiting.append((request, on_done, 0))
         if not self.corked:
-            self._wake()
+            self.wake()
 
     def post(self) -> int:
         """Post as many waiting requests as fit, in one chain. Return how many bytes of messages need not be counted as
@@ -97,7 +99,8 @@ class WorkQueue:
             if on_done is not None:
                 endings.append(on_done)
             if size >= self._signal_every or (endings and not left) or isinstance(request, Read):
-                request.context = new_record(_Group, (size, endings, length))
+                fetch = on_done is not None and len(endings) == 1 and isinstance(request, Read)
+                request.context = new_record(Group, (size, endings, length, fetch))
                 request.signalled = True
                 endings, size, length = [], 0, 0
         self._posted += count
@@ -105,7 +108,7 @@ class WorkQueue:
         try:
             self._endpoint.post(chain)
         except ProviderError:
-            self._stranded += [request.context for request in chain if isinstance(request.context, _Group)]
+            self._stranded += [request.context for request in chain if isinstance(request.context, Group)]
             raise
         return length
 
@@ -113,7 +116,7 @@ class WorkQueue:
         """Finish everything that ``completion`` covers. Return how many bytes of messages are not pending any
         longer."""
         group = completion.context
-        if not isinstance(group, _Group):
+        if not isinstance(group, Group):
             return 0  # an unsignalled request, which the end of the connection flushed
         self._posted -= group.size
         error = None if completion.status is Status.OK else self.lost()
@@ -133,7 +136,7 @@ class WorkQueue:
             if last is not None:
                 last(error)
         # The object behind ``wake`` refers to this one. Breaking the circle frees both without the garbage collector.
-        self._wake = _ignore
+        self.wake = _ignore
 
 
 def _ignore() -> None:

@@ -44,7 +44,7 @@ from smbdirect.providers.base import (
 from smbdirect.rdma.pool import BufferPool, PoolBuffer
 from smbdirect.rdma.receives import ReceiveBuffer, ReceivePool
 from smbdirect.rdma.registrations import Counters
-from smbdirect.rdma.work_queue import OnDone
+from smbdirect.rdma.work_queue import Group, OnDone
 from smbdirect.tapping import showing
 from smbdirect.transport.rdma import Rdma
 from smbdirect.unauthenticated import Allowance
@@ -205,6 +205,8 @@ class SmbDirectTransport:
         self.pending_send_bytes = 0
         self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
         self.fabric = self.rdma.fabric
+        self.acquire = self.rdma.cache.acquire
+        """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
         self._work = self.rdma.work
         self._pump_scheduled = False
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
@@ -361,7 +363,8 @@ class SmbDirectTransport:
             self._arm_timer()
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
-        """See ``MessageTransport``. A batch of completions is a turn, up to the first that is not a receive."""
+        """See ``MessageTransport``. A batch of completions is a turn, up to the first that is neither a receive nor the
+        end of a Read that its owner waits for."""
         if not self._following:
             return False
         self._at_end = callback
@@ -371,10 +374,6 @@ class SmbDirectTransport:
         callback, self._at_end = self._at_end, None
         if callback is not None:
             callback()
-
-    def acquire(self, size: int) -> PoolBuffer:
-        """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
-        return self.rdma.cache.acquire(size)
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -443,7 +442,7 @@ class SmbDirectTransport:
                 if completion[0] is _RECEIVE:
                     self._received(completion, now)
                 else:
-                    if self._at_end is not None:
+                    if self._at_end is not None and not (type(completion[2]) is Group and completion[2].fetch):
                         self._end_turn()
                     self.pending_send_bytes -= work.completed(completion)
         finally:
@@ -595,8 +594,7 @@ class SmbDirectTransport:
         if not wanted:
             return 0
         buffers = self.receives.take(wanted)
-        for buffer in buffers:
-            self.endpoint.post_receive(buffer.view, buffer)
+        self.endpoint.post_receives([(buffer.view, buffer) for buffer in buffers])
         self.connection.receives_were_posted(len(buffers))
         return len(buffers)
 

@@ -58,7 +58,8 @@ def write_from(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
     """Write all buffers at ``offset``. Return the bytes written, or raise ``OSError``."""
     if len(buffers) == 1:
         wanted = len(buffers[0])
-        check_range(offset, wanted)
+        if not 0 <= offset <= MAX_OFFSET - wanted:
+            check_range(offset, wanted)
         done = os.pwrite(descriptor, buffers[0], offset) if wanted else 0
     else:
         wanted = sum(map(len, buffers))

@@ -193,8 +193,9 @@ class LocalHandle(Handle):
         return FileRange(descriptor, offset, length, memory) if memory is not None else None
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
+        data = self._data
         with self._space:
-            return file_io.write_from(self._data_descriptor(), buffers, offset)
+            return file_io.write_from(self._data_descriptor() if data is None else data, buffers, offset)
 
     def take_in(self, payload: Payload, offset: int) -> None:
         file_io.check_range(offset, payload.length)

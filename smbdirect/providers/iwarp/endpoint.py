@@ -35,7 +35,7 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
-from smbdirect.providers.iwarp.operations import Operations, PendingRead
+from smbdirect.providers.iwarp.operations import Operations, PendingRead, Posted
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
@@ -115,7 +115,7 @@ class IwarpEndpoint(BaseEndpoint):
         self._receiver = Receiver(self._operations, rings)
         self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._operations.reads)
         self._ird = DEFAULT_READ_DEPTH
-        self._queue: deque[Work] = deque()
+        self._queue: deque[Posted] = deque()
         """Work that was posted and is not completed, in posting order."""
         self._writing = False
         """Whether the loop watches for room in the socket. Invariant: if so, the sender has something to send."""
@@ -230,6 +230,17 @@ class IwarpEndpoint(BaseEndpoint):
             return
         receives.append((view, context))
 
+    def post_receives(self, receives: Sequence[tuple[memoryview, object]]) -> None:
+        queue = self._operations.receives
+        plain = self.life < Life.DEAD and len(queue) + len(receives) <= self.capabilities.max_receive_queue
+        for view, _ in receives:
+            if view.readonly or view.format != "B" or view.ndim != 1 or not view.contiguous:
+                plain = False
+        if plain:
+            queue.extend(receives)
+        else:
+            super().post_receives(receives)
+
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """See ``base.Endpoint.post``. As much as the socket accepts is sent before this returns."""
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
@@ -274,11 +285,18 @@ class IwarpEndpoint(BaseEndpoint):
         if sender.chain_sent(count):
             for request in requests:
                 if type(request) is Read:
-                    self._queue.append(_owner(next(reads)))
+                    read = next(reads)
+                    self._queue.append(read.owner or read)
                 elif request.signalled:
                     self._report_done(request)
         else:
-            works = [_owner(next(reads)) if type(request) is Read else self._work(request) for request in requests]
+            works: list[Posted] = []
+            for request in requests:
+                if type(request) is Read:
+                    read = next(reads)
+                    works.append(read.owner or read)
+                else:
+                    works.append(self._work(request))
             sender.chain_waits(works)
             self._queue.extend(works)
             if error is not None and not isinstance(error, BlockingIOError):
@@ -353,13 +371,27 @@ class IwarpEndpoint(BaseEndpoint):
 
     def _read_of(self, request: Read) -> PendingRead:
         """Return the Read that a request begins, as ``_work`` does."""
+        capabilities, segments = self.capabilities, request.segments
+        if len(segments) == 1 and capabilities.max_outstanding_reads:
+            view = segments[0]
+            total = len(view)
+            if (
+                view.format == "B"
+                and view.ndim == 1
+                and view.c_contiguous
+                and not view.readonly
+                and total == request.remote[2] <= capabilities.max_transfer
+            ):
+                return PendingRead(self._regions.new_token(), segments, total, 0, request.context)
         read = self._work(request).read
         assert read is not None
         return read
 
     def _read_done(self, read: PendingRead) -> None:
-        self._send_wanted = True
-        if isinstance(read.owner, Work):
+        if self._sender.work:
+            self._send_wanted = True
+        read.done = True
+        if read.owner is not None:
             read.owner.done = True
 
     def _schedule_delivery(self) -> None:
@@ -596,12 +628,6 @@ class IwarpEndpoint(BaseEndpoint):
             on_closed, self.on_closed = self.on_closed, ignore
             if reason is not None:
                 on_closed(reason)
-
-
-def _owner(read: PendingRead) -> Work:
-    """Return the Work of a Read."""
-    assert isinstance(read.owner, Work)
-    return read.owner
 
 
 def _reset(sock: socket.socket) -> None:

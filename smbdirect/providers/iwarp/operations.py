@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from smbdirect.codec import new_record
 from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
@@ -46,13 +46,33 @@ def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, l
     return faults[error.fault]
 
 
+class Posted(Protocol):
+    """A work request in the queue of those that were posted."""
+
+    operation: Operation
+    context: object
+    signalled: bool
+    done: bool
+    dropped: bool
+
+
 class PendingRead:
-    """One RDMA Read of ours whose response is outstanding. Its sink token is valid only for that response."""
+    """One RDMA Read of ours whose response is outstanding. Its sink token is valid only for that response.
 
-    __slots__ = ("base", "irregular", "owner", "passed", "received", "segments", "stag", "total")
+    In the queue of what was posted it stands for itself, unless it has an ``owner``."""
 
-    def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
+    __slots__ = ("base", "context", "done", "irregular", "owner", "passed", "received", "segments", "stag", "total")
+    operation = Operation.READ
+    signalled = True
+    dropped = False
+
+    def __init__(
+        self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0, context: object = None
+    ) -> None:
         self.stag = stag
+        self.context = context
+        self.done = False
+        """Whether all data has arrived."""
         self.base = base
         self.segments: list[memoryview] = list(filter(len, segments))
         self.total = total
@@ -62,7 +82,8 @@ class PendingRead:
         """Bytes of the segments that are full, which were removed from ``segments``."""
         self.irregular = False
         """Whether the response was not as a ``Layout`` expected it."""
-        self.owner: object = None
+        self.owner: Posted | None = None
+        """The request, if it had to be queued before it was sent."""
 
     def targets(self, length: int) -> Sequence[memoryview]:
         """Return the memory for the next ``length`` bytes."""

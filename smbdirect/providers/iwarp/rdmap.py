@@ -35,6 +35,24 @@ class ReadRequest(NamedTuple):
     source_offset: Annotated[int, Int64ub]
 
 
+class WholeReadRequest(NamedTuple):
+    """ULPDU_Length, header and payload of a Read Request, which is always one FPDU. [RFC 5041 section 4.3, RFC 5040
+    section 4.4]"""
+
+    ulpdu_length: Annotated[int, Int16ub]
+    control: Annotated[int, Int8ub]
+    rdmap_control: Annotated[int, Int8ub]
+    invalidate_stag: Annotated[int, Int32ub]
+    queue: Annotated[int, Int32ub]
+    msn: Annotated[int, Int32ub]
+    message_offset: Annotated[int, Int32ub]
+    sink_stag: Annotated[int, Int32ub]
+    sink_offset: Annotated[int, Int64ub]
+    length: Annotated[int, Int32ub]
+    source_stag: Annotated[int, Int32ub]
+    source_offset: Annotated[int, Int64ub]
+
+
 class TerminateControl(NamedTuple):
     """The Terminate control field: layer and error type share a byte; three header bits. [RFC 5040 section 4.8]"""
 
@@ -51,6 +69,7 @@ class SegmentLength(NamedTuple):
 
 
 READ_REQUEST = Codec(ReadRequest)
+WHOLE_READ_REQUEST = Codec(WholeReadRequest)
 TERMINATE_CONTROL = Codec(TerminateControl)
 SEGMENT_LENGTH = Codec(SegmentLength)
 MAX_TERMINATE = TERMINATE_CONTROL.size + SEGMENT_LENGTH.size + 18 + READ_REQUEST.size

@@ -15,11 +15,19 @@ from crc32c import crc32c
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Operation, Read, WorkRequest
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.chain import LAST_WRITE, SEND, SEND_INVALIDATE, Runs, cut, read_request
+from smbdirect.providers.iwarp.chain import (
+    LAST_WRITE,
+    READ_REQUEST_SIZE,
+    SEND,
+    SEND_INVALIDATE,
+    Runs,
+    cut,
+    read_request,
+)
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
-from smbdirect.providers.iwarp.operations import PendingRead
-from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode
+from smbdirect.providers.iwarp.operations import PendingRead, Posted
+from smbdirect.providers.iwarp.rdmap import Opcode
 from smbdirect.providers.memory import FileRange, NotCached, Region
 
 IOV_MAX = 1024
@@ -273,7 +281,7 @@ class Sender:
         self._iov = []
         return True
 
-    def chain_waits(self, works: Sequence[Work]) -> None:
+    def chain_waits(self, works: Sequence[Posted]) -> None:
         """Queue the chain: a part of it is not taken yet. ``works`` are its requests."""
         start = self._sent
         for work, (full, more, last) in zip(works, self._chain_runs, strict=True):
@@ -282,7 +290,7 @@ class Sender:
                 start += full * more
             self._runs.append(_Run(start, last, start + last))
             start += last
-            if work.read is None:
+            if type(work) is Work and work.read is None:
                 self._ends.append((start, work))
 
     def sent(self, count: int) -> bool:
@@ -415,7 +423,7 @@ class Sender:
         self._reads.append(read)
         header = read_request(read, work.stag, work.remote_offset, self._read_msn)
         self._read_msn = self._read_msn + 1 & MSN_MASK
-        self._emit(header, (), ddp.UNTAGGED_HEADER_SIZE + READ_REQUEST.size)
+        self._emit(header, (), READ_REQUEST_SIZE)
 
     def _cut_send(self, message: _Outgoing) -> None:
         """Cut the next FPDU of a Send that needs several."""

@@ -27,8 +27,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
-from smbdirect.rdma.pool import PoolBuffer
-from smbdirect.transport.smb_direct import SmbDirectTransport
+from smbdirect.rdma.pool import BufferPool, DomainBuffers, PoolBuffer
 from tests.lab import harness
 from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab
 from tests.lab.lanes import Lanes, Step, fill_disk
@@ -220,6 +219,40 @@ class Play:
         self.tree.client.cancel(started)
         await self.end(memory, started)
 
+    async def held(self, meanwhile: str) -> None:
+        """Something happens while the data of a WRITE is fetched."""
+        rdma = next(iter(self.made.server.connection_list)).transport.rdma
+        assert rdma is not None
+        fetch = rdma.read_from_peer
+        asked: list[tuple[Any, ...]] = []
+        rdma.read_from_peer = lambda *call: asked.append(call)  # type: ignore[assignment, method-assign]
+        memory, started = await self.begin(True)
+        while not asked and not started.future.done():  # An encrypted one is refused.
+            await asyncio.sleep(0)
+        del rdma.read_from_peer
+        if meanwhile == "lock":
+            await self.lock(True)
+        elif meanwhile == "wait":
+            await asyncio.sleep(4 * self.made.server.settings.interim_delay)
+        elif meanwhile == "cancel":
+            self.tree.client.cancel(started)
+            await self.tree.client.echo()
+        else:
+            ending = asyncio.ensure_future(getattr(self, meanwhile)())
+            await asyncio.sleep(0.02)
+        self.transcript.append(self.state())
+        for call in asked:
+            fetch(*call)
+        await self.end(memory, started)
+        if meanwhile in ("disconnect", "log_off"):
+            await ending
+
+    async def disconnect(self) -> None:
+        await self.tree.disconnect()
+
+    async def log_off(self) -> None:
+        await self.session.log_off()
+
     async def lose(self, after: int) -> None:
         """The connection is lost after a number of work requests of a WRITE and a READ."""
         self.made.fabric.faults.drop_after = after
@@ -391,6 +424,11 @@ CASES: dict[str, list[Step]] = {
     "closed in the middle": [("close_meanwhile", {}), *BOTH],
     "under way": [("pending", {}), *BOTH],
     "cancelled in the middle": [("cancel", {}), *BOTH],
+    "locked in the middle": [("held", {"meanwhile": "lock"}), *BOTH],
+    "slow": [("held", {"meanwhile": "wait"}), *BOTH],
+    "cancelled while it waits": [("held", {"meanwhile": "cancel"}), *BOTH],
+    "disconnected in the middle": [("held", {"meanwhile": "disconnect"})],
+    "logged off in the middle": [("held", {"meanwhile": "log_off"})],
     "few buffers": [
         ("lend", {"limit": 100_000}),
         ("together", {"messages": [reading(length=80_000, offset=0)] * 4}),
@@ -411,15 +449,15 @@ def test_special_requests_are_answered_alike(lanes: Lanes, name: str, protection
 def test_the_lane_lends_no_more_than_the_user_may_have(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A READ that has to wait for a buffer is none for the lane."""
     lent: list[int] = []
-    acquire = SmbDirectTransport.acquire
+    acquire = BufferPool.acquire
 
-    def counting(transport: SmbDirectTransport, size: int) -> PoolBuffer:
-        buffer = acquire(transport, size)
+    def counting(pool: BufferPool, size: int, home: DomainBuffers | None = None) -> PoolBuffer:
+        buffer = acquire(pool, size, home)
         if size == 80_000:
-            lent.append(transport.pool.lent)
+            lent.append(pool.lent)
         return buffer
 
-    monkeypatch.setattr(SmbDirectTransport, "acquire", counting)
+    monkeypatch.setattr(BufferPool, "acquire", counting)
     lanes.both(CASES["few buffers"])
     assert len(lent) == 8
     assert max(lent) == 1 << 17

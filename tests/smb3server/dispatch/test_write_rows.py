@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -248,7 +249,7 @@ def test_an_end_of_the_connection_ends_a_row(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rows_over_smb_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of completions has rows, and RDMA Reads that complete in it are no part of one."""
+    """A batch of completions has rows, also of WRITEs whose RDMA Reads complete in it."""
 
     async def main() -> None:
         async with lab(tmp_path) as made, made.session(rdma=True) as session:
@@ -291,9 +292,17 @@ def test_rows_over_smb_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 *(tree.write(file, 10, b"written") for _ in range(3)),
                 tree.write(file, 30_000, large),
             )
-            # The CREATE, and the beginning and the end of both large WRITEs.
-            assert general == [0] * 5
+            assert general == [0]  # the CREATE
             assert (folder / "new").stat().st_uid == ALICE.uid
+            switches.clear()
+            await asyncio.gather(*(tree.write(file, 30_000 * number, large) for number in range(20)))
+            assert general == [0]
+            assert len(switches) < 20
+            begin_fetch, turns = FastLane._fetch, itertools.cycle([True, False])
+            monkeypatch.setattr(FastLane, "_fetch", lambda *begun: next(turns) and begin_fetch(*begun))
+            await asyncio.gather(*(tree.write(file, 30_000 * number, large) for number in range(20)))
+            # The beginnings and the ends of those that have a request from the start.
+            assert general == [0] * 21
             assert present_uid() == 0
 
     for directory in (tmp_path, *tmp_path.parents):

@@ -76,6 +76,7 @@ CASES_OF_QUICK = (
     Quick(CASES["list 2000 entries"], 2, 5),
     Quick(CASES["connect + NTLM + tree"], 20, 100),
     *(Quick(bulk("read", size, 1), 100, 1000, "iwarp") for size in (1024, 4096)),
+    Quick(bulk("write", 4096, 1), 100, 1000, "iwarp"),
     *(Quick(bulk(test, 1 << 20, 1), 40, 100, "iwarp") for test in ("read", "write")),
 )
 

@@ -12,7 +12,7 @@ from smb3server.commands import negotiate, read, write
 from smb3server.commands.fsctl import network
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import GmacSigner
-from smb3server.dispatch import checks, data_channel, fast_lane, rdma_transforms, short_forms
+from smb3server.dispatch import checks, data_channel, fast_lane, rdma_transforms
 from smb3server.dispatch.data_channel import RemoteMemory
 from smb3server.dispatch.request import Request
 from smb3server.lab.conformance.registry import load
@@ -155,7 +155,8 @@ def _with_token(patch: pytest.MonkeyPatch, token: Callable[[RemoteMemory], int |
         found = good(*arguments)  # type: ignore[arg-type]
         return found if found is None else found._replace(invalidate=token(found))
 
-    for module in (data_channel, read, short_forms):
+    _on_the_general_path(patch)
+    for module in (data_channel, read):
         patch.setattr(module, "described", described)
 
 

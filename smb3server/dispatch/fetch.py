@@ -1,0 +1,152 @@
+"""WRITEs by RDMA whose data is on its way, as the fast lane begins and ends them: without a request that pends.
+
+Many of them are under way at once, each for some microseconds. So one has no more objects than this one, until somebody
+has to know of it: a CANCEL, the end of its session, the interim reply that is due. Then it becomes a pending request
+like any other (``Fetch.settle``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from smb3server.dispatch import lookup
+
+if TYPE_CHECKING:
+    from smb3server.crypto.signing import Signer
+    from smb3server.dispatch.data_channel import RemoteMemory
+    from smb3server.dispatch.pending import PendingRequests
+    from smb3server.dispatch.request import Pending, Request
+    from smb3server.files.caching import Caching
+    from smb3server.state.objects import Open, Session, TreeConnect
+    from smb3server.wire.header import Header
+    from smb3server.wire.read_write import WriteRequest
+    from smbdirect.codec import Buffer
+    from smbdirect.message_transport import InboundMessage, PooledBuffer
+
+
+class Lane(Protocol):
+    """The part of ``FastLane`` that ends what it has begun."""
+
+    @property
+    def row(self) -> object: ...
+
+    def request(
+        self,
+        header: Header,
+        inbound: InboundMessage,
+        view: memoryview,
+        cipher_session: Session | None,
+        session: Session,
+        tree: TreeConnect | None,
+        opened: Open | None,
+        signer: Signer | None,
+    ) -> Request: ...
+
+    def settled(self, fetch: Fetch, pending: Pending) -> None: ...
+
+    def can_answer(self) -> bool: ...
+
+    def begin_row(self, opened: Open) -> None: ...
+
+    def end_row(self) -> None: ...
+
+    def answer_fetched(self, fetch: Fetch, body: tuple[bytes, Buffer | None]) -> None: ...
+
+
+class Fetching(Protocol):
+    """The part of a pending WRITE that goes on when its data has come."""
+
+    def fetched(self, error: BaseException | None) -> None:
+        """Store the data and answer. ``error``: the connection has failed."""
+
+    def failed(self, error: Exception) -> None:
+        """Fail the request: its data could not be stored."""
+
+
+class Fetch:
+    """A WRITE by RDMA that is ordinary in every respect. The subclass is that of the command.
+
+    Invariant: from ``FastLane._fetch`` to its answer it is in ``PendingRequests.fetches`` or has become a request, the
+    open has an operation in progress (``Open.begin_io``), the write is arriving for the file's ``Caching``, and the
+    buffer is lent. ``fetched`` is called once."""
+
+    __slots__ = (
+        "body", "buffer", "caching", "counted", "header", "inbound", "lane", "length", "open", "remote", "request",
+        "requests", "session", "signer", "tree", "view",
+    )  # fmt: skip
+    lane: Lane
+    requests: PendingRequests
+    header: Header
+    inbound: InboundMessage
+    view: memoryview
+    session: Session
+    tree: TreeConnect | None
+    signer: Signer | None
+    buffer: PooledBuffer
+    caching: Caching[Open]
+    counted: int
+    """As ``Request.counted``."""
+
+    def __init__(self, opened: Open, remote: RemoteMemory, body: WriteRequest) -> None:
+        """The lane sets the other attributes when it begins to fetch the data."""
+        self.open = opened
+        self.remote = remote
+        self.body = body
+        self.length = body.remaining_bytes
+        self.request: Fetching | None = None
+        """What the fetch has become."""
+
+    def begin(self, request: Request) -> Pending:
+        """Begin as the general path does. Nothing was begun here."""
+        raise NotImplementedError
+
+    def store(self) -> tuple[bytes, Buffer | None] | None:
+        """Store the data and return the response. None: nothing was done, as it is not ordinary any longer."""
+        raise NotImplementedError
+
+    def become(self, request: Request) -> tuple[Fetching, Pending]:
+        """Hand the fetch over to what a pending request does with it."""
+        raise NotImplementedError
+
+    def settle(self) -> Fetching:
+        """Become a pending request. Nothing of the fetch is left behind."""
+        lane, requests = self.lane, self.requests
+        requests.fetches.pop(self.header.message_id, None)
+        request = lane.request(
+            self.header, self.inbound, self.view, None, self.session, self.tree, self.open, self.signer
+        )
+        request.counted = self.counted
+        self.request, pending = self.become(request)
+        lane.settled(self, pending)
+        requests.add(request, pending)
+        early = pending.handler_returned()
+        if early is not None:
+            request.host.finish(request, early)
+        return self.request
+
+    def fetched(self, error: BaseException | None) -> None:
+        """Go on: the data has come, or the connection has failed. No row of writes is left for others to go on in."""
+        lane = self.lane
+        body: tuple[bytes, Buffer | None] | None = None
+        if self.request is None and error is None and lane.can_answer():
+            try:
+                body = self.store()
+            except Exception as failure:
+                lane.end_row()
+                self.settle().failed(failure)
+                return
+        if body is None:
+            lane.end_row()
+            (self.request or self.settle()).fetched(error)
+            return
+        opened, header = self.open, self.header
+        opened.in_flight -= 1  # It was not closed, so nobody waits for this.
+        if self.counted == opened.sequence_epoch and header.status & 0xFFFF == opened.channel_sequence:
+            opened.outstanding_requests -= 1
+        else:
+            lookup.end(self)
+        del self.requests.fetches[header.message_id]
+        self.lane.answer_fetched(self, body)
+        self.inbound.release()
+        self.buffer.release()
+        self.caching.arrived(self)
