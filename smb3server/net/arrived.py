@@ -15,9 +15,9 @@ import socket
 import struct
 import termios
 import weakref
+from typing import NamedTuple
 
-import msgspec
-
+from smbdirect.codec import new_record
 from smbdirect.message_transport import PayloadTaker
 
 PAYLOAD_FROM = 131072
@@ -148,8 +148,8 @@ class ArrivedPayload:
             self.unread -= count
 
 
-class Small(msgspec.Struct, gc=False, eq=False):
-    """One message in memory of its own, which need not be given back."""
+class Small(NamedTuple):
+    """One message in memory of its own, which need not be given back. Made by ``new_record``."""
 
     view: memoryview
 
@@ -212,7 +212,7 @@ class Payloads:
             self._wait_for(1)
         self._woken_early = 0
         payload = ArrivedPayload(begun[head_size:], self._fd, unread, self._pipe)
-        if not taker.take_payload(Small(memoryview(bytearray(begun[:head_size]))), payload):
+        if not taker.take_payload(new_record(Small, (memoryview(bytearray(begun[:head_size])),)), payload):
             return False
         if self._socket.fileno() >= 0:
             payload.discard()

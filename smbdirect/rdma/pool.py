@@ -11,10 +11,12 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from smbdirect.providers.base import Access, MemoryRegion, ProtectionDomain
 from smbdirect.unauthenticated import MEMORY_GRACE, MEMORY_LIMIT, UnauthenticatedPeers
+
+if TYPE_CHECKING:
+    from smbdirect.providers.base import MemoryRegion, ProtectionDomain
 
 _SMALLEST_CLASS = 12
 """log2 of the smallest buffer: 4 KiB."""
@@ -84,6 +86,9 @@ class DomainBuffers:
 
     def add(self, backing: memoryview) -> None:
         """Register the object behind ``backing``. Raises ``ProviderError``."""
+        # Pools of TCP connections need no fabric.
+        from smbdirect.providers.base import Access
+
         region = self.domain.register(backing, Access.LOCAL_WRITE)
         self._regions[id(backing.obj)] = (region, backing.obj)
 
