@@ -677,7 +677,12 @@ class Share:
     async def remove(self, path: StrPath, *, force: bool = False) -> None:
         """Remove a file, or a symbolic link; with ``force`` a READONLY one, too."""
         clean = names.clean(path)
-        await self._remove(clean, _NO_FOLDER, force and (await self.stat(clean)).read_only)
+        try:
+            await self._remove(clean, _NO_FOLDER)
+        except PermissionError:
+            if not force or not (await self.stat(clean)).read_only:
+                raise
+            await self._remove(clean, _NO_FOLDER, clear_read_only=True)
 
     async def rmdir(self, path: StrPath) -> None:
         """Remove an empty folder."""
