@@ -530,7 +530,7 @@ class _Reader:
 
     def give_back(self, piece: Buffer) -> None:
         """Use the memory of a piece again. A piece that was not given back is never overwritten."""
-        assert isinstance(piece, memoryview)
+        assert isinstance(piece, memoryview) and isinstance(piece.obj, bytearray)
         self._free.append(piece.obj)
 
     async def _read(self, piece: memoryview, offset: int) -> int:

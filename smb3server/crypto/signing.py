@@ -165,10 +165,8 @@ class GmacSigner(Signer):
         self._algorithm = algorithms.AES(key)
         self._aead = AESGCM(key)
 
-    def sign(self, segments: Sequence[Buffer], message_id: int) -> bytes:
-        return self._tag(_GMAC_NONCE.pack(message_id, _FROM_SERVER), segments)
-
-    def _tag(self, nonce: bytes, segments: Sequence[Buffer]) -> bytes:
+    def sign(self, segments: Sequence[Buffer], message_id: int, role: int = _FROM_SERVER) -> bytes:
+        nonce = _GMAC_NONCE.pack(message_id, role)
         if len(segments) == 1:
             return self._aead.encrypt(nonce, b"", segments[0])
         state = Cipher(self._algorithm, modes.GCM(nonce)).encryptor()
@@ -180,8 +178,9 @@ class GmacSigner(Signer):
     def expect(self, message: memoryview, *more: Buffer) -> bytes:
         role = _IS_CANCEL if message[12] == _CANCEL and message[13] == 0 else 0
         (message_id,) = _MESSAGE_ID.unpack_from(message, 24)
-        nonce = _GMAC_NONCE.pack(message_id, role)
-        return self._tag(nonce, (message, *more)) if more else self._aead.encrypt(nonce, b"", message)
+        if more:
+            return self.sign((message, *more), message_id, role)
+        return self._aead.encrypt(_GMAC_NONCE.pack(message_id, role), b"", message)
 
     def payload_nonce(self, message_id: int, from_server: bool) -> bytes:
         return _GMAC_NONCE.pack(message_id, _OF_PAYLOAD | (_FROM_SERVER if from_server else 0))

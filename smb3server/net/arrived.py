@@ -15,9 +15,8 @@ import socket
 import struct
 import termios
 import weakref
-from typing import NamedTuple
+from operator import itemgetter
 
-from smbdirect.codec import new_record
 from smbdirect.message_transport import PayloadTaker
 
 PAYLOAD_FROM = 131072
@@ -148,10 +147,11 @@ class ArrivedPayload:
             self.unread -= count
 
 
-class Small(NamedTuple):
-    """One message in memory of its own, which need not be given back. Made by ``new_record``."""
+class Small(tuple[memoryview]):
+    """One message in memory of its own, which need not be given back. It is made without a call of Python code."""
 
-    view: memoryview
+    __slots__ = ()
+    view = property(itemgetter(0))
 
     def release(self) -> None:
         """Do nothing: the memory is freed with the last view."""
@@ -212,7 +212,7 @@ class Payloads:
             self._wait_for(1)
         self._woken_early = 0
         payload = ArrivedPayload(begun[head_size:], self._fd, unread, self._pipe)
-        if not taker.take_payload(new_record(Small, (memoryview(bytearray(begun[:head_size])),)), payload):
+        if not taker.take_payload(Small((memoryview(bytearray(begun[:head_size])),)), payload):
             return False
         if self._socket.fileno() >= 0:
             payload.discard()

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable
 
 from smb3server.net.arrived import PAYLOAD_FROM, PAYLOAD_TO, Payloads, Small
-from smbdirect.codec import new_record
 from smbdirect.message_transport import InboundMessage, PooledBuffer
 from smbdirect.rdma.pool import BufferPool
 from smbdirect.unauthenticated import Allowance
@@ -187,7 +186,7 @@ class Receiver:
                 self.left -= 1
                 self.start = start = follows
                 # A copy: a request that waits for a long time keeps only its own bytes, not the receive buffer.
-                self.on_message(new_record(Small, (memoryview(bytearray(view[begin:follows])),)))
+                self.on_message(Small((memoryview(bytearray(view[begin:follows])),)))
             elif self._trusted and length >= LARGE_MESSAGE:
                 payloads, taken = self._payloads, False
                 if payloads is not None and PAYLOAD_FROM <= length <= PAYLOAD_TO:
