@@ -86,6 +86,5 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
+    found: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     return found
