@@ -518,12 +518,6 @@ class Share:
 
     async def read_bytes(self, path: StrPath) -> bytes:
         """Return the content of a file."""
-        from smb3server.client import small_files
-
-        if small_files.goes_by_chain(self.link, small_files.SMALL):
-            content = await self._content(names.clean(path))
-            if content is not None:
-                return content.data
         async with await self.open(path) as file:
             return await file.read()
 
