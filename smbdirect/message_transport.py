@@ -45,7 +45,8 @@ class InboundMessage(Protocol):
     ``view`` is writable (decryption works in place) and stays valid and unchanged until ``release()``.
     """
 
-    view: memoryview
+    @property
+    def view(self) -> memoryview: ...
 
     def release(self) -> None: ...
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from smb3server.process import output
+from smb3server.process import garbage, output
 
 PROGRAM = "smb3server"
 COMPLETION_VARIABLE = "_SMB3SERVER_COMPLETE"
@@ -19,8 +19,13 @@ COMPLETION_VARIABLE = "_SMB3SERVER_COMPLETE"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status. ``arguments`` None means those of the process."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    return output.run(lambda: _run(given))
+    if arguments is not None:
+        return output.run(lambda: _run(list(arguments)))
+    garbage.begin()
+    try:
+        return output.run(lambda: _run(sys.argv[1:]))
+    finally:
+        garbage.end()
 
 
 def _run(arguments: list[str]) -> int:

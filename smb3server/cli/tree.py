@@ -6,7 +6,6 @@ needed, and imports at its top nothing but what declares its options.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from smb3server.cli.exits import STATUSES
-from smb3server.config.command_line.options import options_with_value
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -95,6 +93,11 @@ def find_command(arguments: Sequence[str]) -> int | None:
 
     Options may stand before the command: "smb3server --config F status".
     """
+    if arguments[:1] and arguments[0] in COMMANDS:
+        return 0
+    # Most command lines begin with the command, and need no option of ``serve``.
+    from smb3server.config.command_line.options import options_with_value
+
     with_value, optional = options_with_value()
     unknown = False
     index = 0
@@ -153,6 +156,8 @@ class Tree(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name and name not in COMMANDS and not ctx.resilient_parsing:
+            import difflib
+
             close = difflib.get_close_matches(name, self.list_commands(ctx), 3, 0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else "smb3server --help lists the commands"
             raise click.UsageError(f"there is no command {name}: {hint}", ctx)

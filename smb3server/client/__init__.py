@@ -17,23 +17,27 @@ see) -> ``connecting`` -> ``local_modes``, ``small_files``, ``transfers`` and ``
 
 from __future__ import annotations
 
-from smb3server.client.connecting import connect
-from smb3server.client.credentials import CredentialsError
-from smb3server.client.entries import Entry
-from smb3server.client.errors import (
-    RemoteConnectionError,
-    RemoteError,
-    RemoteFileExistsError,
-    RemoteFileNotFoundError,
-    RemoteIsADirectoryError,
-    RemoteNotADirectoryError,
-    RemotePermissionError,
-    RemoteTimeoutError,
-)
-from smb3server.client.file import File
-from smb3server.client.share import Change, Share, Usage
-from smb3server.client.share_list import ListedShare, list_shares
-from smb3server.client.transfers import Transfer
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smb3server.client.connecting import connect
+    from smb3server.client.credentials import CredentialsError
+    from smb3server.client.entries import Entry
+    from smb3server.client.errors import (
+        RemoteConnectionError,
+        RemoteError,
+        RemoteFileExistsError,
+        RemoteFileNotFoundError,
+        RemoteIsADirectoryError,
+        RemoteNotADirectoryError,
+        RemotePermissionError,
+        RemoteTimeoutError,
+    )
+    from smb3server.client.file import File
+    from smb3server.client.share import Change, Share, Usage
+    from smb3server.client.share_list import ListedShare, list_shares
+    from smb3server.client.transfers import Transfer
 
 __all__ = [
     "Change",
@@ -55,3 +59,32 @@ __all__ = [
     "connect",
     "list_shares",
 ]
+
+_MODULES = {
+    "Change": "share",
+    "CredentialsError": "credentials",
+    "Entry": "entries",
+    "File": "file",
+    "ListedShare": "share_list",
+    "RemoteConnectionError": "errors",
+    "RemoteError": "errors",
+    "RemoteFileExistsError": "errors",
+    "RemoteFileNotFoundError": "errors",
+    "RemoteIsADirectoryError": "errors",
+    "RemoteNotADirectoryError": "errors",
+    "RemotePermissionError": "errors",
+    "RemoteTimeoutError": "errors",
+    "Share": "share",
+    "Transfer": "transfers",
+    "Usage": "share",
+    "connect": "connecting",
+    "list_shares": "share_list",
+}
+"""Where the names are. Each is imported when it is used: a command needs few of them."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return found

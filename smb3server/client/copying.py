@@ -44,6 +44,7 @@ from smb3server.wire.fsctl import (
 )
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
+from smbdirect.codec import Buffer
 
 CHUNKS = 16
 """Chunks of one request: with ``PIECE``, what Windows and Samba take. [MS-SMB2 3.3.3]"""
@@ -91,7 +92,7 @@ async def _copy_data(
     if source.link is target.link and await _by_server(source, part, ranges, start, size, progress):
         return True
 
-    async def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+    async def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, Buffer], None]:
         for first, last in _between(ranges, begin, end):
             async with contextlib.aclosing(source.pieces(first, last)) as found:
                 async for piece in found:

@@ -118,7 +118,7 @@ class File:
                 yield offset + at, view[at : at + PIECE]
 
         with errors.named(self.name):
-            await self._handle.write_pieces(cut(), lambda count: None)
+            await self._handle.write_pieces(cut(), lambda piece: None)
         return len(view)
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -298,13 +298,13 @@ class Handle:
         finally:
             await _stop([task for _, task in waiting])
 
-    async def write_pieces(self, source: AsyncIterator[tuple[int, Buffer]], done: Callable[[int], None]) -> None:
-        """Write the pieces of ``source``, several at a time; ``done`` is called with the number of bytes of each."""
+    async def write_pieces(self, source: AsyncIterator[tuple[int, Buffer]], done: Callable[[Buffer], None]) -> None:
+        """Write the pieces of ``source``, several at a time; ``done`` is called with each when the server has it."""
         waiting: set[asyncio.Task[None]] = set()
 
         async def write(offset: int, data: Buffer) -> None:
             await self.write_piece(offset, data)
-            done(len(data))
+            done(data)
 
         try:
             async for offset, data in source:

@@ -15,9 +15,9 @@ from dataclasses import replace as changed_copy
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
-from smb3server.client import copying, entries, errors, names, small_files, transfers
+from smb3server.client import entries, errors, names
 from smb3server.client.credentials import Login
 from smb3server.client.entries import Entry, filetime_of
 from smb3server.client.file import MODES, File, normal_mode
@@ -28,8 +28,6 @@ from smb3server.client.options import CopyKeywords, CopyOptions
 from smb3server.client.protocol import steps
 from smb3server.client.protocol.steps import Step
 from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
-from smb3server.client.small_files import Content, Written
-from smb3server.client.transfers import Transfer
 from smb3server.process.log_lines import printable
 from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -50,6 +48,11 @@ from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
+
+if TYPE_CHECKING:
+    # Who copies no file does not pay for these modules.
+    from smb3server.client.small_files import Content
+    from smb3server.client.transfers import Transfer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -547,6 +550,8 @@ class Share:
         file that it replaces; a symbolic link is written through, as by ``open``. ``exact`` refuses a folder that has
         the name of the target, and replaces a link.
         """
+        from smb3server.client import small_files, transfers
+
         clean = names.clean(path)
         target = Path(local)
         if not exact:
@@ -569,6 +574,8 @@ class Share:
     @_where_it_lies(repeats=True)
     async def _content(self, clean: str) -> Content | None:
         """Return a small file; None if it turns out to be a large one."""
+        from smb3server.client import small_files
+
         with self._named(clean):
             return await small_files.read(self.link, self._on_share(clean))
 
@@ -587,6 +594,8 @@ class Share:
         ``attributes`` are FILE_ATTRIBUTE_* that the file gets when it is complete. Without ``replace`` a name that is
         taken then is an error (EEXIST).
         """
+        from smb3server.client import transfers
+
         source, clean = Path(local), names.clean(path)
         if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
             clean = names.join(clean, source.name)
@@ -613,6 +622,8 @@ class Share:
         On one share the server copies, and no data travels [MS-SMB2 3.2.4.20.2]; if it cannot, and between shares, the
         data goes through this machine. Times and attributes are kept.
         """
+        from smb3server.client import copying
+
         clean, other = names.clean(source), to or self
         clean_target = names.clean(target)
         if not exact and (not clean_target or await other.is_dir(clean_target)):
@@ -666,7 +677,12 @@ class Share:
     async def remove(self, path: StrPath, *, force: bool = False) -> None:
         """Remove a file, or a symbolic link; with ``force`` a READONLY one, too."""
         clean = names.clean(path)
-        await self._remove(clean, _NO_FOLDER, force and (await self.stat(clean)).read_only)
+        try:
+            await self._remove(clean, _NO_FOLDER)
+        except PermissionError:
+            if not force or not (await self.stat(clean)).read_only:
+                raise
+            await self._remove(clean, _NO_FOLDER, clear_read_only=True)
 
     async def rmdir(self, path: StrPath) -> None:
         """Remove an empty folder."""
@@ -897,8 +913,10 @@ class _Target:
     async def write_small(
         self, part: str, data: bytes, times: BasicInformation, is_unchanged: Callable[[], bool]
     ) -> bool:
+        from smb3server.client import small_files
+
         share, path = self.share, self.path
-        file = Written(
+        file = small_files.Written(
             share._on_share(names.join(names.split(path)[0], part)),
             share._on_share(path),
             self._replace,

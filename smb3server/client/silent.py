@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import time
 from pathlib import Path
 
@@ -42,6 +40,8 @@ class SilentAddresses:
 
     def _read(self) -> dict[str, float]:
         if self._until is None:
+            import json
+
             self._until = {}
             try:
                 found = json.loads(_file().read_bytes())
@@ -59,6 +59,9 @@ class SilentAddresses:
 
     def _write(self) -> None:
         """Replace the file. Where that is impossible the next command tries the addresses again."""
+        import json
+        import secrets
+
         try:
             path = _file()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

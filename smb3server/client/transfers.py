@@ -35,8 +35,9 @@ from smb3server.wire.filetime import to_ns
 from smb3server.wire.fsctl import FILE_RANGE, FileRange
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
+from smbdirect.codec import Buffer
 
-Pieces = Callable[[int, int], AsyncGenerator[tuple[int, bytes], None]]
+Pieces = Callable[[int, int], AsyncGenerator[tuple[int, Buffer], None]]
 """Returns the data between two offsets, in order, as (offset, bytes)."""
 Range = tuple[int, int]
 """Where data begins, and where it ends."""
@@ -334,11 +335,12 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
                 if has_holes:
                     await make_sparse(part)
 
-                def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
-                    ranges = _local_ranges(descriptor, begin, end) if has_holes else [(begin, end)]
-                    return _local_pieces(descriptor, ranges, str(source))
+                reader = _Reader(descriptor, str(source))
 
-                await write_part(part, pieces, start, size, how.progress)
+                def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, Buffer], None]:
+                    return reader.pieces(_local_ranges(descriptor, begin, end) if has_holes else [(begin, end)])
+
+                await write_part(part, pieces, start, size, how.progress, reader.give_back)
                 if not is_unchanged():
                     raise changed(str(source))
                 await complete(target, part, times)
@@ -397,11 +399,18 @@ async def open_part(target: Target, version: str, resume: bool, size: int) -> tu
     return part, max(0, min(part.file.size, size) - MAX_IN_FLIGHT)
 
 
-async def write_part(part: Handle, pieces: Pieces, start: int, size: int, progress: Progress | None) -> None:
+async def write_part(
+    part: Handle,
+    pieces: Pieces,
+    start: int,
+    size: int,
+    progress: Progress | None,
+    give_back: Callable[[Buffer], None] | None = None,
+) -> None:
     """Write a file's data to a part, give it its size, and let the server write it to its disk.
 
-    ``pieces`` returns the data between two offsets; where it has gaps there are holes. If the server ends meanwhile,
-    the copy goes on where it was flushed last.
+    ``pieces`` returns the data between two offsets; where it has gaps there are holes. ``give_back`` is called with
+    each piece that the server has. If the server ends meanwhile, the copy goes on where it was flushed last.
     """
     safe = start
     now = part.file.size
@@ -410,7 +419,7 @@ async def write_part(part: Handle, pieces: Pieces, start: int, size: int, progre
         try:
             while True:
                 end = min(safe + FLUSH_EVERY, size)
-                now = max(now, await _write_range(part, pieces, safe, end, size, progress))
+                now = max(now, await _write_range(part, pieces, safe, end, size, progress, give_back))
                 if end == size:
                     break
                 await part.flush()
@@ -427,19 +436,29 @@ async def write_part(part: Handle, pieces: Pieces, start: int, size: int, progre
         progress(size, size)
 
 
-async def _write_range(part: Handle, pieces: Pieces, begin: int, end: int, size: int, progress: Progress | None) -> int:
+async def _write_range(
+    part: Handle,
+    pieces: Pieces,
+    begin: int,
+    end: int,
+    size: int,
+    progress: Progress | None,
+    give_back: Callable[[Buffer], None] | None,
+) -> int:
     """Write the data between two offsets, and return where the last of it ended."""
     done = last = begin
+    if progress is not None:
+        progress(done, size)
 
-    def written(count: int) -> None:
+    def written(piece: Buffer) -> None:
         nonlocal done
-        done += count
+        done += len(piece)
+        if give_back is not None:
+            give_back(piece)
         if progress is not None:
             progress(done, size)
 
-    written(0)
-
-    async def followed(data: AsyncGenerator[tuple[int, bytes], None]) -> AsyncGenerator[tuple[int, bytes], None]:
+    async def followed(data: AsyncGenerator[tuple[int, Buffer], None]) -> AsyncGenerator[tuple[int, Buffer], None]:
         nonlocal last
         async for offset, piece in data:
             last = offset + len(piece)
@@ -492,14 +511,40 @@ def _local_ranges(descriptor: int, start: int, size: int) -> list[Range]:
     return found
 
 
-async def _local_pieces(descriptor: int, ranges: list[Range], path: str) -> AsyncGenerator[tuple[int, bytes], None]:
-    for begin, end in ranges:
-        for at in range(begin, end, PIECE):
-            length = min(PIECE, end - at)
-            data = await asyncio.to_thread(os.pread, descriptor, length, at)
-            if len(data) < length:
-                raise changed(path)
-            yield at, data
+class _Reader:
+    """Reads a local file, into memory that is used again."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor, self._path = descriptor, path
+        self._free: list[bytearray] = []
+
+    async def pieces(self, ranges: list[Range]) -> AsyncGenerator[tuple[int, Buffer], None]:
+        """Yield the data of ``ranges``, as (offset, data)."""
+        for begin, end in ranges:
+            for at in range(begin, end, PIECE):
+                memory = self._free.pop() if self._free else bytearray(PIECE)
+                piece = memoryview(memory)[: end - at]
+                if await self._read(piece, at) < len(piece):
+                    raise changed(self._path)
+                yield at, piece
+
+    def give_back(self, piece: Buffer) -> None:
+        """Use the memory of a piece again. A piece that was not given back is never overwritten."""
+        assert isinstance(piece, memoryview) and isinstance(piece.obj, bytearray)
+        self._free.append(piece.obj)
+
+    async def _read(self, piece: memoryview, offset: int) -> int:
+        """Fill a piece, and return how many bytes there were. What has to come from the disk keeps nobody waiting."""
+        done = 0
+        # The file is not in memory, or its file system cannot tell.
+        with contextlib.suppress(OSError):
+            done = os.preadv(self._descriptor, [piece], offset, os.RWF_NOWAIT)
+        while done < len(piece):
+            count = await asyncio.to_thread(os.preadv, self._descriptor, [piece[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
 
 
 async def _compare(remote: Handle, descriptor: int, size: int, local: Path) -> None:

@@ -6,19 +6,11 @@ takes a hundred times as long.
 
 from __future__ import annotations
 
-import lz4.block
-
-from smb3server.compression import lz77, lz77_huffman, lznt1
 from smb3server.wire.compression import CompressionAlgorithm
 from smbdirect import native
 from smbdirect.codec import Buffer
 
 MODULE = "smb3server.compression._xca"
-_IN_PYTHON = {
-    int(CompressionAlgorithm.LZNT1): lznt1,
-    int(CompressionAlgorithm.LZ77): lz77,
-    int(CompressionAlgorithm.LZ77_HUFFMAN): lz77_huffman,
-}
 LARGEST = 1 << 31
 """Bytes from which nothing is compressed: the library for LZ4 takes fewer."""
 
@@ -30,6 +22,13 @@ if native.available(MODULE):
     """What may be negotiated. What Python alone does is too slow to be done for others: a message of 8 MiB, which a
     client sends in some kilobytes, would take seconds, during which nothing else is done."""
 else:
+    from smb3server.compression import lz77, lz77_huffman, lznt1
+
+    _IN_PYTHON = {
+        int(CompressionAlgorithm.LZNT1): lznt1,
+        int(CompressionAlgorithm.LZ77): lz77,
+        int(CompressionAlgorithm.LZ77_HUFFMAN): lz77_huffman,
+    }
     QUICK = frozenset((CompressionAlgorithm.LZ4, CompressionAlgorithm.PATTERN_V1))
 
     def _pack(algorithm: int, data: Buffer, room: int, /) -> bytes | None:
@@ -46,6 +45,9 @@ def compress(algorithm: int, data: Buffer, room: int) -> bytes | None:
     if not len(data) or len(data) >= LARGEST:
         return None
     if algorithm == CompressionAlgorithm.LZ4:
+        # Few connections compress.
+        import lz4.block
+
         packed: bytes = lz4.block.compress(data, store_size=False)
         return packed if len(packed) <= room else None
     return _pack(algorithm, data, room)
@@ -57,6 +59,8 @@ def decompress(algorithm: int, data: Buffer, into: memoryview) -> bool:
     if algorithm == CompressionAlgorithm.LZ4:
         if not len(into) or len(into) >= LARGEST:
             return False
+        import lz4.block
+
         try:
             plain = lz4.block.decompress(data, uncompressed_size=len(into))
         except (lz4.block.LZ4BlockError, ValueError):

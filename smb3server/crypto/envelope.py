@@ -46,9 +46,9 @@ def sign_reply(header: bytearray, message: Sequence[Buffer], signer: Signer, mes
     header[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign(message, message_id)
 
 
-def sign_request(message: bytearray, signer: Signer) -> None:
-    """Sign a message of the client, whose header has the flag. [MS-SMB2 3.1.4.1]"""
-    message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.expect(memoryview(message))
+def sign_request(message: bytearray, signer: Signer, *more: Buffer) -> None:
+    """Sign a message of the client, whose header has the flag. ``more`` are its further segments. [MS-SMB2 3.1.4.1]"""
+    message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.expect(memoryview(message), *more)
 
 
 def is_from_server(message: memoryview, signer: Signer, message_id: int) -> bool:

@@ -54,8 +54,8 @@ class Signer(ABC):
         return hmac.compare_digest(given, self.expect(message))
 
     @abstractmethod
-    def expect(self, message: memoryview) -> bytes:
-        """Return the signature that a message from the client should have."""
+    def expect(self, message: memoryview, *more: Buffer) -> bytes:
+        """Return the signature that a message from the client should have. ``more`` are its further segments."""
 
     def payload_nonce(self, message_id: int, from_server: bool) -> bytes:
         """Return the nonce for the payload of a message, empty if the algorithm has none. [MS-SMB2 3.3.5.12, 3.2.4.7]
@@ -85,8 +85,8 @@ class HmacSigner(Signer):
             state.update(segment)
         return state.digest()[:16]
 
-    def expect(self, message: memoryview) -> bytes:
-        return self.sign((message,), 0)
+    def expect(self, message: memoryview, *more: Buffer) -> bytes:
+        return self.sign((message, *more), 0)
 
     def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
         return self.sign((payload,), 0)
@@ -110,8 +110,8 @@ class CmacSigner(Signer):
             state.update(segment)  # type: ignore[arg-type]
         return state.finalize()
 
-    def expect(self, message: memoryview) -> bytes:
-        return self.sign((message,), 0)
+    def expect(self, message: memoryview, *more: Buffer) -> bytes:
+        return self.sign((message, *more), 0)
 
     def sign_payload(self, payload: memoryview, nonce: bytes) -> bytes:
         if len(payload) < _CBC_FROM:
@@ -165,8 +165,8 @@ class GmacSigner(Signer):
         self._algorithm = algorithms.AES(key)
         self._aead = AESGCM(key)
 
-    def sign(self, segments: Sequence[Buffer], message_id: int) -> bytes:
-        nonce = _GMAC_NONCE.pack(message_id, _FROM_SERVER)
+    def sign(self, segments: Sequence[Buffer], message_id: int, role: int = _FROM_SERVER) -> bytes:
+        nonce = _GMAC_NONCE.pack(message_id, role)
         if len(segments) == 1:
             return self._aead.encrypt(nonce, b"", segments[0])
         state = Cipher(self._algorithm, modes.GCM(nonce)).encryptor()
@@ -175,9 +175,11 @@ class GmacSigner(Signer):
         state.finalize()
         return state.tag
 
-    def expect(self, message: memoryview) -> bytes:
+    def expect(self, message: memoryview, *more: Buffer) -> bytes:
         role = _IS_CANCEL if message[12] == _CANCEL and message[13] == 0 else 0
         (message_id,) = _MESSAGE_ID.unpack_from(message, 24)
+        if more:
+            return self.sign((message, *more), message_id, role)
         return self._aead.encrypt(_GMAC_NONCE.pack(message_id, role), b"", message)
 
     def payload_nonce(self, message_id: int, from_server: bool) -> bytes:

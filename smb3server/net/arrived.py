@@ -15,8 +15,7 @@ import socket
 import struct
 import termios
 import weakref
-
-import msgspec
+from operator import itemgetter
 
 from smbdirect.message_transport import PayloadTaker
 
@@ -148,10 +147,11 @@ class ArrivedPayload:
             self.unread -= count
 
 
-class Small(msgspec.Struct, gc=False, eq=False):
-    """One message in memory of its own, which need not be given back."""
+class Small(tuple[memoryview]):
+    """One message in memory of its own, which need not be given back. It is made without a call of Python code."""
 
-    view: memoryview
+    __slots__ = ()
+    view = property(itemgetter(0))
 
     def release(self) -> None:
         """Do nothing: the memory is freed with the last view."""
@@ -212,7 +212,7 @@ class Payloads:
             self._wait_for(1)
         self._woken_early = 0
         payload = ArrivedPayload(begun[head_size:], self._fd, unread, self._pipe)
-        if not taker.take_payload(Small(memoryview(bytearray(begun[:head_size]))), payload):
+        if not taker.take_payload(Small((memoryview(bytearray(begun[:head_size])),)), payload):
             return False
         if self._socket.fileno() >= 0:
             payload.discard()

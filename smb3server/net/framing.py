@@ -186,7 +186,7 @@ class Receiver:
                 self.left -= 1
                 self.start = start = follows
                 # A copy: a request that waits for a long time keeps only its own bytes, not the receive buffer.
-                self.on_message(Small(memoryview(bytearray(view[begin:follows]))))
+                self.on_message(Small((memoryview(bytearray(view[begin:follows])),)))
             elif self._trusted and length >= LARGE_MESSAGE:
                 payloads, taken = self._payloads, False
                 if payloads is not None and PAYLOAD_FROM <= length <= PAYLOAD_TO:

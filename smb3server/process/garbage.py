@@ -11,7 +11,6 @@ determines how many there are.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 from collections.abc import Iterator
@@ -21,6 +20,21 @@ THRESHOLDS = 2_000, 4, 200
 million new ones, if a quarter of all is new."""
 RUSH = 120.0
 """Seconds after a takeover during which its objects are not examined."""
+STARTING = 50_000, 20, 20
+"""Thresholds of a process that starts, or runs one command: modules are most of its objects, and none of them becomes
+garbage."""
+
+
+def begin() -> None:
+    """Examine objects rarely while the process starts. This is the first thing that it does."""
+    gc.set_threshold(*STARTING)
+
+
+def end() -> None:
+    """Examine nothing when the process ends: all of its memory goes with it. The interpreter would examine everything
+    twice.
+    """
+    gc.freeze()
 
 
 def freeze() -> None:
@@ -33,6 +47,9 @@ def freeze() -> None:
 def paused() -> Iterator[None]:
     """Collect nothing inside, for code that makes thousands of objects of which none becomes garbage. An event loop
     must be running: it ends the exemption of these objects after ``RUSH`` seconds."""
+    # The first thing that a process loads is this module: a command line without an event loop does not pay for one.
+    import asyncio
+
     was = gc.isenabled()
     gc.disable()
     try:

@@ -12,10 +12,12 @@ import mmap
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from smbdirect.providers.base import Access, MemoryRegion, ProtectionDomain
 from smbdirect.unauthenticated import MEMORY_GRACE, MEMORY_LIMIT, UnauthenticatedPeers
+
+if TYPE_CHECKING:
+    from smbdirect.providers.base import MemoryRegion, ProtectionDomain
 
 _SMALLEST = 4096
 """Bytes of the smallest buffer."""
@@ -91,6 +93,9 @@ class DomainBuffers:
 
     def add(self, backing: memoryview) -> None:
         """Register the object behind ``backing``. Raises ``ProviderError``."""
+        # Pools of TCP connections need no fabric.
+        from smbdirect.providers.base import Access
+
         region = self.domain.register(backing, Access.LOCAL_WRITE)
         self._regions[id(backing.obj)] = (region, backing.obj)
 

@@ -127,15 +127,16 @@ def rm(address: tuple[str, ...], recursive: bool, force: bool, **options: Any) -
 
     async def remove(share: Share, path: str, text: str) -> None:
         try:
-            entry = await share.stat(path)
-            if entry.is_dir():
-                if not recursive:
-                    raise CommandError(f"{share.address}/{path}: a folder; remove it with -r", EXIT_USAGE)
-                await share.rmtree(path, force=force)
-            elif names_folder(text) and not entry.is_symlink():
-                raise CommandError(f"{shown(text)}: a file, and not a folder")
-            else:
-                await share.remove(path, force=force)
+            if recursive or names_folder(text):
+                entry = await share.stat(path)
+                if entry.is_dir() and recursive:
+                    await share.rmtree(path, force=force)
+                    return
+                if not entry.is_dir() and names_folder(text) and not entry.is_symlink():
+                    raise CommandError(f"{shown(text)}: a file, and not a folder")
+            await share.remove(path, force=force)
+        except IsADirectoryError:
+            raise CommandError(f"{share.address}/{path}: a folder; remove it with -r", EXIT_USAGE) from None
         except FileNotFoundError:
             if not force:
                 raise

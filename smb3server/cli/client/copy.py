@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -192,6 +191,8 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
     """Say what was done, and how the data travelled."""
     connected = shares.connected
     if as_json:
+        import json
+
         done = {
             "action": "done",
             "files": totals.files,

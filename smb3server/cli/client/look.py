@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,13 @@ if TYPE_CHECKING:
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 _human = click.option("-h", "--human", is_flag=True, help="Sizes in KiB, MiB and GiB.")
 _URL = "smb://[USER@]HOST[:PORT]/SHARE/PATH"
+
+
+def _json_text(value: dict[str, Any]) -> str:
+    # Who prints names does not pay for the import.
+    import json
+
+    return json.dumps(value)
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -65,14 +71,14 @@ def ls(address: tuple[str, ...], long: bool, recursive: bool, human: bool, as_js
 
     def show(entry: Entry, name: str) -> None:
         if as_json:
-            print(json.dumps(facts(entry)))
+            print(_json_text(facts(entry)))
         else:
             print(_line(entry, _name(entry, name), human) if long else _name(entry, name))
 
     def show_shares(found: list[ListedShare]) -> None:
         for share in found:
             if as_json:
-                print(json.dumps({"share": share.name, "type": share.kind, "remark": share.remark}))
+                print(_json_text({"share": share.name, "type": share.kind, "remark": share.remark}))
             elif long:
                 print(f"{share.kind:<8} {shown(share.name):<24} {shown(share.remark)}".rstrip())
             elif not share.hidden:
@@ -155,7 +161,7 @@ def stat(address: tuple[str, ...], as_json: bool, **options: Any) -> int:
                 entry = await share.stat(path)
                 if as_json:
                     transport = {"transport": share.transport, "why_not_rdma": share.why_not_rdma}
-                    print(json.dumps(facts(entry) | transport))
+                    print(_json_text(facts(entry) | transport))
                     continue
                 why = f"; no RDMA: {share.why_not_rdma}" if share.why_not_rdma else ""
                 print(f"{_name(entry, entry.path or '.')}")
@@ -186,7 +192,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
 
     def show(path: str, size: int, files: int) -> None:
         if as_json:
-            print(json.dumps({"path": path, "size": size, "files": files}))
+            print(_json_text({"path": path, "size": size, "files": files}))
         else:
             print(f"{size_text(size) if human else size:>14}  {shown(path or '.')}")
 
@@ -260,7 +266,7 @@ def watch(address: str, recursive: bool, as_json: bool, **options: Any) -> int:
         share, path = found
         async for change in share.watch(path, recursive=recursive):
             if as_json:
-                print(json.dumps({"action": change.action, "path": change.path}), flush=True)
+                print(_json_text({"action": change.action, "path": change.path}), flush=True)
             else:
                 print(f"{change.action:<13} {shown(change.path)}", flush=True)
 

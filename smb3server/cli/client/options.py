@@ -180,10 +180,12 @@ class Shares:
         return share
 
     def _options(self, address: Address) -> ConnectKeywords:
-        from smb3server.config.sources.passwords import read_password
-
         file, given = self.connection.password_file, self.connection.given.copy()
-        given["password"] = read_password(file) if file is not None else address.password
+        given["password"] = address.password
+        if file is not None:
+            from smb3server.config.sources.passwords import read_password
+
+            given["password"] = read_password(file)
         given["ask"] = ask if sys.stdin.isatty() else None
         if self._several:
             given["password_variable"] = None

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from types import TracebackType
-from typing import TextIO
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from typing import TYPE_CHECKING, TextIO
 
 from smb3server.cli.client.options import shown, size_text
 from smb3server.client.mirror import Event
 from smb3server.client.options import Progress as OnProgress
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 WORTH_A_RATE = 1 << 20
 """Bytes of a file from which its rate says something."""
 _WORDS = {"folder": "folder", "remove": "removed", "skip": "skipped", "stay": "stays", "error": "error"}
+
+
+def _make_bars() -> Progress:
+    # Scripts and jobs, which start many commands, do not pay for the import.
+    from rich import progress
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 class Reporter:
@@ -32,18 +39,8 @@ class Reporter:
 
     def __init__(self, *, quiet: bool, as_json: bool, dry_run: bool, verbose: bool) -> None:
         self._quiet, self._json, self._dry_run, self._verbose = quiet, as_json, dry_run, verbose
-        console = Console(stderr=True)
-        self._bars: Progress | None = None
-        if console.is_terminal and not quiet and not as_json and not dry_run:
-            self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-                transient=True,
-            )
+        shows_bars = sys.stderr.isatty() and not quiet and not as_json and not dry_run
+        self._bars = _make_bars() if shows_bars else None
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Reporter:
@@ -104,6 +101,8 @@ class Reporter:
             print(text, file=stream, flush=True)
 
     def _print_json(self, event: Event) -> None:
+        import json
+
         found: dict[str, object] = {"action": event.action, "path": event.path, "dry_run": self._dry_run}
         if event.action in ("copy", "same"):
             found["size"] = event.size

@@ -42,7 +42,7 @@ CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` gives the server to receive the queued messages."""
 KEEP_IN_PLACE = 16384
 """Bytes of a response from which it is passed on without a copy; smaller ones are copied out of the
-transport's buffer.
+transport's buffer. Bytes of a payload from which it is sent without a copy.
 """
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
@@ -400,13 +400,15 @@ class Requests:
         if session is not None and signed:
             if session.signer is None:
                 raise ProtocolError("a request must be signed, and there is no key", "MS-SMB2 3.2.4.1.1")
-            message = bytearray().join(segments)
-            sign_request(message, session.signer)
-            segments = [message]
+            # A long payload is not copied.
+            long = segments[-1:] if len(segments[-1]) >= KEEP_IN_PLACE else []
+            message = bytearray().join(segments[:-1] if long else segments)
+            sign_request(message, session.signer, *long)
+            segments = [message, *long]
         if on_encoded is not None:
             on_encoded(segments)
         if packed is not None:
-            lead = [memoryview(segments[0])[: -packed.original]] if signed else segments[:-1]
+            lead = segments[:-1] if len(segments) > 1 else [memoryview(segments[0])[: -packed.original]]
             segments = packed.message(lead)
         if encrypt:
             self._send(segments, session, encrypt)

@@ -20,6 +20,7 @@ from smb3server.admin.socket import AdminSocket
 from smb3server.cli import exits
 from smb3server.cli.main import main
 from smb3server.cli.tree import COMMANDS, HEADINGS, TREE, find_command
+from smb3server.process import garbage
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60
@@ -96,6 +97,16 @@ def test_wrong_usage_is_one_line_that_helps(line: str, said: str, capsys: pytest
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert said.lower() in shown.err.lower()
+
+
+def test_a_process_looks_for_no_garbage_at_its_start_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(garbage, "begin", lambda: told.append("begin"))
+    monkeypatch.setattr(garbage, "end", lambda: told.append("end"))
+    # Who calls this in a process of their own keeps their settings.
+    assert main(["--help"]) == 0 and told == []
+    monkeypatch.setattr(sys, "argv", ["smb3server", "--help"])
+    assert main() == 0 and told == ["begin", "end"]
 
 
 def test_help_lists_every_command_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,8 @@ class Messages:
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_small_operations_take_one_message(served: Home, folder: Path, tmp_path: Path, encrypt: bool) -> None:
     (folder / "a").write_bytes(b"content")
+    (folder / "new2").touch()
+    (folder / "ro").touch(mode=0o444)
     (tmp_path / "new").write_bytes(b"n" * 5001)
 
     async def work() -> None:
@@ -57,7 +59,14 @@ def test_small_operations_take_one_message(served: Home, folder: Path, tmp_path:
             await share.upload(tmp_path / "new", "test/new", exact=True)
             assert messages.taken() == 2
             await share.remove("test/b")
-            assert messages.taken() <= 2
+            assert messages.taken() == 1
+            await share.remove("test/new2", force=True)
+            assert messages.taken() == 1
+            with pytest.raises(PermissionError):
+                await share.remove("test/ro")
+            messages.taken()
+            await share.remove("test/ro", force=True)
+            assert messages.taken() > 1
             with pytest.raises(FileNotFoundError):
                 await share.stat("test/b")
             with pytest.raises(FileExistsError):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from smb3server.client import RemoteError, Share, connect, errors, fabrics, silent
+from smb3server.client.link import Channel
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.negotiation import DIALECTS
 from smb3server.wire.negotiate import Dialect
@@ -235,6 +236,21 @@ def test_an_address_without_answer_is_remembered_for_a_while(
     monkeypatch.setattr(silent, "TIME_TO_LIVE", 0.0)
     connected()
     assert [way.name for way in attempts].count(by_iwarp) == 2
+
+
+def test_software_moves_only_large_data_by_rdma(served: Home) -> None:
+    async def work() -> None:
+        async with connect(served.url, password=PASSWORD, rdma="iwarp", rdma_port=served.rdma_port) as share:
+            await share.write_bytes("a", bytes(65535))
+            assert len(await share.read_bytes("a")) == 65535
+            assert share.moved == {"messages": (65535, 65535)}
+            await share.write_bytes("a", bytes(65536))
+            assert len(await share.read_bytes("a")) == 65536
+            assert share.moved["iwarp"] == (65536, 65536)
+            assert (share.link._control is not None) and share.link.moves_by_rdma_from == 65536
+            assert Channel(share.link._control.tree, "verbs").tree.rdma_from == 4096
+
+    run(work)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": "b"}', '{"iwarp 127.0.0.1 5445": 1e300}', '{"a": NaN}'])

@@ -87,6 +87,29 @@ def test_offsets_above_four_gib_and_holes(served: Home, folder: Path, tmp_path: 
             assert file.read(6000) == b"middle" * 1000
 
 
+@pytest.mark.parametrize("at_once", [-1, 0, 1000, MIB])
+def test_data_that_is_not_in_memory_is_waited_for(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Without waiting there are so many bytes of each piece; -1: the file system does not know that."""
+    data = os.urandom(20 * MIB + 5)
+    (tmp_path / "a").write_bytes(data)
+    real, asked = os.preadv, set()
+
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        asked.add(flags)
+        if not flags:
+            return real(descriptor, buffers, offset)
+        if at_once < 1:
+            raise OSError(errno.EAGAIN if at_once == 0 else errno.EOPNOTSUPP, "not without waiting")
+        return real(descriptor, [buffers[0][:at_once]], offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    use(served, lambda share: share.upload(tmp_path / "a", "a"))
+    assert (folder / "a").read_bytes() == data
+    assert asked == ({os.RWF_NOWAIT} if at_once == MIB else {0, os.RWF_NOWAIT})
+
+
 def interrupt(after: int) -> Callable[[int, int], None]:
     def progress(done: int, size: int) -> None:
         if done >= after:

@@ -81,6 +81,15 @@ def test_signature_over_segments_is_that_of_the_whole(algorithm: SigningAlgorith
 
 
 @pytest.mark.parametrize("algorithm", list(SigningAlgorithm))
+@pytest.mark.parametrize("command", [Command.WRITE, Command.CANCEL])
+def test_a_request_in_segments_has_the_signature_of_the_whole(algorithm: SigningAlgorithm, command: Command) -> None:
+    signer = make_signer(algorithm, b"k" * 16)
+    message = _message(command, os.urandom(1000))
+    whole = signer.expect(memoryview(message))
+    assert signer.expect(memoryview(message)[:112], memoryview(message)[112:]) == whole
+
+
+@pytest.mark.parametrize("algorithm", list(SigningAlgorithm))
 def test_verify(algorithm: SigningAlgorithm) -> None:
     signer = make_signer(algorithm, b"k" * 16)
     message = _message()
