@@ -11,6 +11,7 @@ from pathlib import Path
 
 from smb3server.admin.socket import SOCKET_NAME, ask
 from smb3server.client.protocol import Client, Tree, open_tcp
+from tests.lab.slow_shares import python_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def served(
             stderr=log,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
+            env=os.environ | {"PYTHONPATH": python_path(ROOT)} | (environment or {}),
         ) as process,
     ):
         try:
@@ -100,7 +101,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)} | (environment or {}),
         timeout=60,
         check=False,
     )
@@ -113,7 +114,7 @@ def run_command(server: Served, *arguments: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         timeout=60,
         check=False,
     )
