@@ -18,6 +18,11 @@ if slow_shares.wanted():
     os.environ["PYTHONPATH"] = slow_shares.python_path(Path(__file__).parents[1])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if slow_shares.wanted():
+        slow_shares.leave_out(items)
+
+
 @pytest.fixture(scope="session")
 def leftovers() -> Leftovers:
     return Leftovers()

@@ -34,7 +34,7 @@ class TurnHost(Protocol):
     requests: PendingRequests
 
     def run_in_turn(self, request: Request, handler: Handler) -> Outcome:
-        """Call the handler, unless the share was lost meanwhile. What it raises becomes a status, but ``Disconnect``."""
+        """Call the handler, unless the share was lost meanwhile. An exception becomes a status, but ``Disconnect``."""
         ...
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
@@ -91,8 +91,8 @@ class InTurn:
             return reason
 
     def _ran(self, outcome: Outcome | Disconnect) -> None:
-        """Answer, or let the request wait for what its handler waits for. If that fails the client is told nevertheless:
-        nobody else would answer it."""
+        """Answer, or let the request wait for what its handler waits for. If that fails the client is told so: nobody
+        else would answer it."""
         request = self._request
         try:
             self._answer(outcome)

@@ -288,9 +288,12 @@ class Harness:
         return client
 
     async def settled(self) -> None:
-        """Wait until the server noticed that its connections are gone."""
+        """Wait until the server noticed that its connections are gone, and slow storage has closed their files."""
         async with asyncio.timeout(10):
             while self.server.connection_list:
+                await asyncio.sleep(0.005)
+            queues = [share.queue for share in self.server.share_list.values() if share.queue is not None]
+            while not all(queue.is_idle for queue in queues):
                 await asyncio.sleep(0.005)
 
 

@@ -3,8 +3,9 @@
 The exit status is 1 if a test that passed before (tests/conformance/smbtorture.tsv) no longer passes. ``--update``
 writes that file and docs/smbtorture.md.
 
-With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available``, ``--slow`` or ``--cluster`` the run
-is compared with the plain run's file instead: the exit status is 1 for a difference that variants.toml does not explain.
+With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available``, ``--slow`` or ``--cluster`` the
+run is compared with the plain run's file instead: the exit status is 1 for a difference that variants.toml does not
+explain.
 ``--update`` then writes the variant's own file and docs/smbtorture-variants.md.
 
 With ``--newest`` the smbtorture of Debian's newest Samba runs, out of a folder that ``tools/setup.sh samba-newest``

@@ -92,6 +92,8 @@ class Variant:
         """Return whether ``suite`` runs when none is named."""
         if self.fabric == "mixed":
             return suite in ABOUT_CHANNELS
+        if self.slow:
+            return suite in LASTING or suite in CORE
         if self.available:
             return suite in LASTING
         if self.fabric is not None:
@@ -139,9 +141,9 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
         "# smbtorture under other conditions",
         "",
         "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required`, `--fabric`,",
-        "`--available`, `--slow` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring",
-        "signing or encryption; over SMB Direct through `smb3server proxy`, mixed: connections by turns over TCP and",
-        "iWARP; on shares with `continuous_availability = true`, where handles are persistent; on shares with",
+        "`--available`, `--slow` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides",
+        "requiring signing or encryption; over SMB Direct through `smb3server proxy`, mixed: connections by turns over",
+        "TCP and iWARP; on shares with `continuous_availability = true`, where handles are persistent; on shares with",
         "`slow_storage = true`; on continuously available shares of a two-node cluster, each node with one of them at",
         "its virtual address.",
     ]
