@@ -148,7 +148,9 @@ class PendingRequests:
         now = self._loop.time()
         while delayed:
             deadline, request = delayed[0]
-            if request.pending is None or request.pending.done:
+            pending = request.pending
+            if pending is None or pending.done or pending.interim is Interim.NEVER:
+                # It waited for its turn, and waits for something else now.
                 delayed.popleft()
             elif deadline <= now:
                 delayed.popleft()

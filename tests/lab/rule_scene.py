@@ -27,6 +27,7 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
+from tests.lab.slow_shares import INTERIM_DELAY
 from tests.lab.wire_client import ECHO, Client, Reply, ioctl_body
 from tools.support import own_user
 
@@ -274,7 +275,7 @@ async def ground(
     (folder / "share").mkdir(exist_ok=True)
     settings = settings or Settings()
     settings.min_dialect = 0x0202
-    settings.failed_logon_delay, settings.interim_delay = 0.0, 0.02
+    settings.failed_logon_delay, settings.interim_delay = 0.0, INTERIM_DELAY
     config = Config(
         [ShareConfig("share", folder / "share", force_user=None if user else own_user.CREDENTIALS, **share)],
         [Account("u", nt_hash("pw"), user), Account("other", nt_hash("pw"))],
