@@ -19,7 +19,7 @@ _SITE = Path(__file__).parent / "slow_site"
 
 _LANES = "the lanes for small and frequent requests, whose use it asserts, are not used"
 _CACHE = "data is not sent out of the page cache, nor received into it"
-_ORDER = "requests of one connection may be answered in any order (MS-SMB2 3.3.5.1), and others go on meanwhile"
+_ORDER = "requests of one connection may be answered in any order, and others go on meanwhile"
 _CLOSES = "files are closed a moment after their client has gone"
 NOT_THE_SAME = {
     "dispatch/test_fast_lane.py": _LANES,
