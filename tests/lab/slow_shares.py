@@ -36,11 +36,6 @@ NOT_THE_SAME = {
     "commands/fsctl/test_one_sided.py": "files are not lent",
     "commands/apple/test_streams_by_rdma.py": _CLOSES,
     "dispatch/test_compressed_messages.py::test_writes_and_reads": _ORDER,
-    "dispatch/test_compound_rules.py::test_m1_m2_m4": _ORDER,
-    "dispatch/test_compound_rules.py::test_m6_cancel_of_a_member_that_does_not_wait": (
-        "a CANCEL may end a wait for the storage that takes longer than the interim reply"
-    ),
-    "dispatch/test_async_bound_rules.py": "what waits for the storage gets interim replies, if that takes long",
     "dispatch/test_waiting.py::test_a_create_that_may_not_wait_leaves_no_open": "a TREE_CONNECT has to wait, too",
     "dispatch/test_waiting.py::test_padded_reads": "smbtorture's FSCTL pads what is answered at once",
     "files/test_locks.py::test_a_great_many_locks_take_no_great_time": "each request takes two switches of threads",
@@ -77,8 +72,8 @@ def force() -> None:
             make_slow(store, StorageQueue(f"share {share.name}"))
         made(share)
 
-    LocalBackend.may_answer_late = lambda store: True  # type: ignore[method-assign]
-    Share.__post_init__ = post_init  # type: ignore[method-assign]
+    LocalBackend.may_answer_late = lambda store: True  # type: ignore[assignment, method-assign]
+    Share.__post_init__ = post_init  # type: ignore[assignment, method-assign]
 
 
 def leave_out(items: list[pytest.Item]) -> None:
