@@ -81,8 +81,8 @@ torture-newest: .venv/.installed
 	$(VENV_PYTHON) -m tools.torture --newest $(SUITES) $(TORTURE_ARGS)
 
 # The core suites over SMB Direct; all with signing and with encryption required; what concerns handles and sessions with
-# persistent handles on one node and on a cluster of two. TORTURE_ARGS=--quick leaves out suites that mostly wait, but not
-# over SMB Direct.
+# persistent handles on one node and on a cluster of two; the core suites and the latter on slow storage.
+# TORTURE_ARGS=--quick leaves out suites that mostly wait, but not over SMB Direct.
 torture-variants: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture --fabric iwarp $(filter-out --quick,$(TORTURE_ARGS))
@@ -90,6 +90,7 @@ torture-variants: .venv/.installed
 	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
+	$(VENV_PYTHON) -m tools.torture --slow $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
 
 # smbtorture's suites about Macs, of this machine's Samba and of the newest, against both and against this server.

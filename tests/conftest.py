@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from smb3server.commands import load
+from tests.lab import slow_shares
 from tests.lab.etcd import Etcd, SecuredEtcd
 from tests.lab.leftovers import Leftovers
 
 load()
 """Servers that tests make have handlers of all commands, as the service's have."""
+if slow_shares.wanted():
+    slow_shares.force()
+    os.environ["PYTHONPATH"] = slow_shares.python_path(Path(__file__).parents[1])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if slow_shares.wanted():
+        slow_shares.leave_out(items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -116,7 +116,7 @@ case ${1:-} in
       /usr/share/doc/python3-venv=python3-venv \
       chromium=chromium chromedriver=chromium-driver avahi-daemon=avahi-daemon avahi-browse=avahi-utils dbus-daemon=dbus-daemon wsdd=wsdd openssl=openssl \
       /usr/libexec/gvfsd-dnssd=gvfs-backends gio=libglib2.0-bin rsync=rsync rclone=rclone nmap=nmap \
-      redis-server=redis-server memcached=memcached fusermount3=fuse3)
+      redis-server=redis-server memcached=memcached fusermount3=fuse3 bindfs=bindfs)
     # shellcheck disable=SC2086  # a list of words
     [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2
     # The project was installed before there was a compiler.

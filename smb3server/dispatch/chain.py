@@ -117,6 +117,8 @@ class Chain:
     """The last command named a session that does not exist, so that no command can be related to it."""
     replies: list[Reply] = field(default_factory=list)
     """Replies that are ready and have not been sent."""
+    cancelled: tuple[tuple[int, Session | None], ...] = ()
+    """MessageIds that CANCELs have named while a command before them waited, and the sessions of the CANCELs."""
     compressed: bool = False
     """``view`` is compressed. It is decompressed when it is its turn, so that a connection has one such message."""
     expanding: bool = False

@@ -262,8 +262,13 @@ class Dispatcher:
         return kind(self, connection, header, message, chain, None, None, chain.cipher_session is not None)
 
     def run_in_turn(self, request: Request, handler: Handler) -> Response | StatusError | Pending:
-        """Call the handler of a command that was checked, and has waited for its turn."""
-        return self._run(request, request.chain, handler)
+        """Call the handler of a command that was checked, and has waited for its turn. Raises ``Disconnect``."""
+        try:
+            request.check_fence()
+            return self._run(request, request.chain, handler)
+        except BaseException as error:
+            # Even what is no ``Exception``: on this thread nobody else would answer the request.
+            return failure(request, error)
 
     def _run(self, request: Request, chain: Chain, checked: Handler | None = None) -> Response | StatusError | Pending:
         """Check a command and call its handler. An exception becomes the status of the command.
@@ -419,7 +424,10 @@ class Dispatcher:
         if session is not None and checks.lacks_protection(session, None, request.chain.cipher_session, request.signed):
             return
         target = self.requests.find(header)
-        if target is not None and target.session is session and target.pending is not None:
+        if target is None:
+            if not header.flags & HeaderFlags.ASYNC_COMMAND:
+                self.requests.cancel_ahead(header.message_id, session)
+        elif target.session is session and target.pending is not None:
             target.pending.cancel()
 
     # Unsolicited

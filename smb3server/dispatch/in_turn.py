@@ -7,6 +7,7 @@ left, as on the loop.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from smb3server.dispatch.pending import PendingRequests
     from smb3server.process.storage_queue import StorageQueue
 
+log = logging.getLogger(__name__)
+
 Outcome = Response | StatusError | Pending
 
 
@@ -31,7 +34,7 @@ class TurnHost(Protocol):
     requests: PendingRequests
 
     def run_in_turn(self, request: Request, handler: Handler) -> Outcome:
-        """Call the handler. May raise ``Disconnect``."""
+        """Call the handler, unless the share was lost meanwhile. An exception becomes a status, but ``Disconnect``."""
         ...
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
@@ -60,25 +63,49 @@ class InTurn:
         return self._pending
 
     def _cancel(self) -> None:
+        """End the wait for the turn. A handler is not left half done.
+
+        A CANCEL that comes right behind its request finds the request begun on other shares: a CHANGE_NOTIFY has made
+        its folder watched (MS-FSA 2.1.5.11), and what may not be done has failed. So it ends the wait only if the
+        storage takes long."""
+        request, pending = self._request, self._pending
+        at_once = request.async_id or pending.closing or pending.refused_with is not None or request.connection.closed
+        self._cancelled = True
+        pending.on_cancel = self._cancel
+        if at_once:
+            self._end_wait()
+        else:
+            request.connection.loop.call_later(request.server.settings.interim_delay, self._end_wait)
+
+    def _end_wait(self) -> None:
         if self._withdraw():
             self._pending.fail(StatusError(NtStatus.CANCELLED))
-        else:
-            # A handler is not left half done.
-            self._cancelled = True
-            self._pending.on_cancel = self._cancel
 
     def _run(self) -> Outcome | Disconnect:
         """Call the handler, in its turn."""
         request, pending = self._request, self._pending
         pending.goes_on(self._host.finish, self._cancel)
         try:
-            request.check_fence()
             return self._host.run_in_turn(request, self._handler)
-        except (StatusError, Disconnect) as error:
-            return error
+        except Disconnect as reason:
+            return reason
 
     def _ran(self, outcome: Outcome | Disconnect) -> None:
-        """Answer, or let the request wait for what its handler waits for."""
+        """Answer, or let the request wait for what its handler waits for. If that fails the client is told so: nobody
+        else would answer it."""
+        request = self._request
+        try:
+            self._answer(outcome)
+        except Exception:
+            log.exception("%s: command %d failed", request.connection.client_name, request.header.command)
+            self._pending.drop()
+            if self._host.requests.holds(request):
+                self._host.finish(request, StatusError(NtStatus.INTERNAL_ERROR))
+            else:
+                request.connection.disconnect("a reply could not be sent")
+        self._end_late_opens()
+
+    def _answer(self, outcome: Outcome | Disconnect) -> None:
         request, pending = self._request, self._pending
         request.pending = pending
         if isinstance(outcome, Pending):
@@ -92,7 +119,6 @@ class InTurn:
             request.connection.disconnect(str(outcome), broke_protocol=True)
         else:
             self._host.finish(request, outcome)
-        self._end_late_opens()
 
     def _end_late_opens(self) -> None:
         """Close what the handler has opened for a session or tree connect that ended meanwhile."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.dispatch.request import Interim, Pending, Request
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Session
 
 _CHANGE_NOTIFY = int(Command.CHANGE_NOTIFY)
+_CANCELLED_AHEAD = 32
 
 
 class Settles(Protocol):
@@ -83,6 +85,8 @@ class PendingRequests:
             # The commands after it would wait forever. Windows gives the same answer to a command that must not wait
             # within a compound.
             self._refuse(pending, NtStatus.INTERNAL_ERROR)
+        elif (request.header.message_id, request.session) in request.chain.cancelled:
+            pending.cancel()
         elif pending.interim is Interim.AT_ONCE and not more_follow:
             self._make_async(request)
         elif pending.interim is not Interim.NEVER:
@@ -123,6 +127,20 @@ class PendingRequests:
             self.fetches[header.message_id].settle()
         return self._by_message_id.get(header.message_id)
 
+    def cancel_ahead(self, message_id: int, session: Session | None) -> None:
+        """Note a CANCEL of a command that has not begun, because one before it in its message waits: the command is
+        cancelled if it has to wait as well.
+
+        Only so many are noted as no client has under way. [MS-SMB2 3.3.5.16 leaves it to the server]"""
+        for request in islice(reversed(self._by_message_id.values()), _CANCELLED_AHEAD):
+            chain = request.chain
+            if chain.offset >= 0 and len(chain.cancelled) < _CANCELLED_AHEAD:
+                chain.cancelled += ((message_id, session),)
+
+    def holds(self, request: Request) -> bool:
+        """Return whether a request is among them."""
+        return self._by_message_id.get(request.header.message_id) is request
+
     def cancel_waiting(self) -> None:
         """Cancel every request whose client was sent STATUS_PENDING, or that waits for another client. The others may
         finish."""
@@ -159,7 +177,9 @@ class PendingRequests:
         now = self._loop.time()
         while delayed:
             deadline, request = delayed[0]
-            if request.pending is None or request.pending.done:
+            pending = request.pending
+            if pending is None or pending.done or pending.interim is Interim.NEVER:
+                # It waited for its turn, and waits for something else now.
                 delayed.popleft()
             elif deadline <= now:
                 delayed.popleft()

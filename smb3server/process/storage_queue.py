@@ -190,7 +190,8 @@ class StorageQueue:
             report: Callable[[], None] = _no_report
             try:
                 report = job.run()
-            except Exception:
+            except BaseException:
+                # The loop waits for this thread, so it goes on.
                 log.exception("work on %s failed", self.name)
             job = None
             self._report = report

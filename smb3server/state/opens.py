@@ -41,6 +41,8 @@ class OpenTable:
         """By AppInstanceId."""
         self.persistent: dict[tuple[bytes, bytes], Open] = {}
         """Persistent ones, by (ClientGuid, CreateGuid)."""
+        self._leaving: set[Open] = set()
+        """Those whose client is away, and that wait for the turn of their storage to be disconnected."""
         self.replays = Replays()
         self.persistence: Persistence | None = None
         """Stores persistent opens; None if no share has any."""
@@ -162,6 +164,7 @@ class OpenTable:
         opened.session.open_table.pop(opened.file_id[1], None)
         if self.by_id.pop(opened.file_id[0], None) is None:
             return
+        self._leaving.discard(opened)
         if opened.app_instance_id is not None:
             self._leave_application(opened)
         if opened.bytes_read or opened.bytes_written:
@@ -228,11 +231,18 @@ class OpenTable:
         """Keep a durable open, whose connection is lost, for its client; close another one. [MS-SMB2 3.3.7.1]"""
         queue = opened.tree.share.queue
         if queue is not None and not queue.is_here:
-            queue.add(partial(self.disconnect, opened))
+            self._leaving.add(opened)
+            queue.add(partial(self._leave, opened))
         elif opened.durable is not None and self._keep(opened, opened.durable):
             opened.session.open_table.pop(opened.file_id[1], None)
         else:
             self.close(opened)
+
+    def _leave(self, opened: Open) -> None:
+        """Disconnect an open that waits for that, if it still does."""
+        if opened in self._leaving:
+            self._leaving.remove(opened)
+            self.disconnect(opened)
 
     def _keep(self, opened: Open, durable: Durability) -> bool:
         """Start the timeout of a durable open whose caching rights still cover it, or that is resilient or persistent.
@@ -254,7 +264,11 @@ class OpenTable:
 
     def close_if_disconnected(self, opened: Open) -> None:
         """Close a durable open whose client is away and cannot be notified of a break, unless it is resilient or
-        persistent. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
+        persistent. [MS-SMB2 3.3.4.6, 3.3.4.7]
+
+        The client may have gone while the request ran that breaks: then the open waits for its turn to be
+        disconnected."""
+        self._leave(opened)
         if opened.durable is not None and opened.durable.disconnected and not opened.may_come_back:
             self.close(opened)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ MAX_ROWS = 500
 class Feed:
     """The reports of one server, with rates."""
 
-    def __init__(self, make: Callable[[], Report]) -> None:
+    def __init__(self, make: Callable[[], Awaitable[Report]]) -> None:
         """``make`` returns a report (``smb3server/status/report.py::collect``)."""
         self._make = make
         self._last: Report | None = None
@@ -61,7 +61,7 @@ class Feed:
         while True:
             start = time.perf_counter()
             try:
-                self._text = self._next()
+                self._text = await self._next()
             except Exception:
                 log.exception("a report for the web page failed")
             else:
@@ -73,8 +73,8 @@ class Feed:
         arrived, self._arrived = self._arrived, asyncio.Event()
         arrived.set()
 
-    def _next(self) -> bytes:
-        report = self._make()
+    async def _next(self) -> bytes:
+        report = await self._make()
         add_rates(report, self._last or report)
         self._last = report
         return json.dumps(shorten(report)).encode()

@@ -84,10 +84,11 @@ class Page:
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
         self._guard.add_headers(response)
 
-    def _report(self, files: bool) -> Report:
-        served = self._commands()["status"]({"files": files})
-        assert isinstance(served, Report)
-        return served
+    async def _report(self, files: bool) -> Report:
+        """Return the report of the server, of all its processes if it has several."""
+        found = await _finish(self._commands()["status"], {"files": files})
+        assert isinstance(found, Report)
+        return found
 
     # The page itself has nothing to hide.
 
@@ -174,7 +175,7 @@ class Page:
         return response
 
     async def _open_files(self, request: web.Request) -> web.Response:
-        report = self._report(True)
+        report = await self._report(True)
         sessions = [
             {"session": entry.session, "user": entry.user, "client": entry.client, "opens": entry.opens}
             for entry in report.sessions

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,13 @@ class Processes:
         with self.config.open("a") as file:
             file.write(f'[[share]]\nname = "{name}"\npath = "{self.folder / name}"\n{own_user.LINE}{keys}\n')
 
-    def start(self) -> None:
+    def start(self, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         with (self.folder / "log").open("a") as log:
-            command = [sys.executable, "-m", "smb3server", "--config", str(self.config)]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+            command = [*prefix, sys.executable, "-m", "smb3server", "--config", str(self.config)]
+            variables = os.environ | dict(environment or {})
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, env=variables
+            )
         assert self.process.stdout is not None
         assert any(line.startswith("ready:") for line in self.process.stdout), self.log()
 

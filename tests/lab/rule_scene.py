@@ -16,6 +16,7 @@ from typing import Any
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.config.model import Config, ShareConfig
+from smb3server.process.storage_queue import StorageQueue
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.wire import create, create_contexts, lock, oplock_break, read_write
@@ -26,6 +27,7 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
+from tests.lab.slow_shares import INTERIM_DELAY
 from tests.lab.wire_client import ECHO, Client, Reply, ioctl_body
 from tools.support import own_user
 
@@ -95,6 +97,8 @@ class Peer:
     """The notifications themselves, all that have come."""
     pending: list[Reply] = field(default_factory=list)
     """Interim replies."""
+    storage: StorageQueue | None = None
+    """What does the work on the share, if that is slow. An ECHO is answered before requests that wait for it."""
 
     async def receive(self) -> Reply:
         """The next message that is neither a notification nor an interim reply."""
@@ -122,12 +126,25 @@ class Peer:
     async def told(self) -> list[Broken]:
         """The breaks since the last call, with those that came before the reply to an ECHO."""
         assert (await self.call(Command.ECHO, ECHO)).status == 0
+        if self.storage is not None:
+            await self._turns_taken(self.storage)
+            assert (await self.call(Command.ECHO, ECHO)).status == 0
         breaks, self.breaks = self.breaks, []
         return breaks
 
     async def waits(self) -> bool:
         """Return whether the request that was posted last has no final answer yet."""
-        return (await self.call(Command.ECHO, ECHO)).header.command == Command.ECHO
+        waits = (await self.call(Command.ECHO, ECHO)).header.command == Command.ECHO
+        if waits and self.storage is not None:
+            await self._turns_taken(self.storage)
+            waits = (await self.call(Command.ECHO, ECHO)).header.command == Command.ECHO
+        return waits
+
+    @staticmethod
+    async def _turns_taken(storage: StorageQueue) -> None:
+        """Wait until all that has come so far has had its turn."""
+        while not storage.is_idle:
+            await asyncio.sleep(0.001)
 
     @staticmethod
     def request(name: str, *contexts: RawContext, **fields: Any) -> bytes:
@@ -231,7 +248,7 @@ class Ground:
         assert (await client.negotiate()).status == 0
         assert (await client.session_setup(user, previous=previous)).status == 0
         assert (await client.tree_connect()).status == 0
-        return Peer(client)
+        return Peer(client, storage=self.service.server.share_list["share"].queue)
 
     async def lose(self, peer: Peer) -> None:
         """End a client's connection without a farewell, and wait until the server has noticed it."""
@@ -258,7 +275,7 @@ async def ground(
     (folder / "share").mkdir(exist_ok=True)
     settings = settings or Settings()
     settings.min_dialect = 0x0202
-    settings.failed_logon_delay, settings.interim_delay = 0.0, 0.02
+    settings.failed_logon_delay, settings.interim_delay = 0.0, INTERIM_DELAY
     config = Config(
         [ShareConfig("share", folder / "share", force_user=None if user else own_user.CREDENTIALS, **share)],
         [Account("u", nt_hash("pw"), user), Account("other", nt_hash("pw"))],

@@ -15,6 +15,7 @@ from unittest import mock
 from smb3server.admin.socket import SOCKET_NAME, ask
 from smb3server.cli.main import main
 from smb3server.client.protocol import Client, Tree, open_tcp
+from tests.lab.slow_shares import python_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,7 +80,7 @@ def served(
             stderr=log,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
+            env=os.environ | {"PYTHONPATH": python_path(ROOT)} | (environment or {}),
         ) as process,
     ):
         try:
@@ -104,7 +105,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)} | (environment or {}),
         timeout=60,
         check=False,
     )

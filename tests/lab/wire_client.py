@@ -22,6 +22,7 @@ from smb3server.server.server import Server
 from smb3server.settings.server import Settings
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header, HeaderFlags
 from tests.lab.shares import share_of
+from tests.lab.slow_shares import INTERIM_DELAY
 
 NO_FILE = b"\xff" * 16
 ECHO = struct.pack("<HH", 4, 0)
@@ -288,9 +289,12 @@ class Harness:
         return client
 
     async def settled(self) -> None:
-        """Wait until the server noticed that its connections are gone."""
+        """Wait until the server noticed that its connections are gone, and slow storage has closed their files."""
         async with asyncio.timeout(10):
             while self.server.connection_list:
+                await asyncio.sleep(0.005)
+            queues = [share.queue for share in self.server.share_list.values() if share.queue is not None]
+            while not all(queue.is_idle for queue in queues):
                 await asyncio.sleep(0.005)
 
 
@@ -301,7 +305,7 @@ async def running(settings: Settings | None = None, **share: Any) -> AsyncIterat
     users.add(Account("other", nt_hash("pw")))
     settings = settings or Settings(min_dialect=0x0202, rdma_min_dialect=0x0202)
     settings.failed_logon_delay = 0.0
-    settings.interim_delay = 0.02
+    settings.interim_delay = INTERIM_DELAY
     server = Server(settings, users)
     server.add_share(share_of("share", MemoryBackend(), **share))
     listener = TcpListener("127.0.0.1", 0, server.buffers, server.accept, settings.max_message_before_authentication)

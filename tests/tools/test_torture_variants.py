@@ -51,6 +51,12 @@ def test_what_lasts() -> None:
     assert not variants.make().share_options
 
 
+def test_slow_storage() -> None:
+    slow = variants.make(slow=True)
+    assert (slow.name, slow.share_options) == ("slow", {"slow_storage": True})
+    assert [slow.wants(f"smb2.{name}") for name in ("replay", "lock", "acls")] == [True, True, False]
+
+
 def test_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = tmp_path / "plain.tsv"
     write(plain, [Outcome("s", "s.a", "pass"), Outcome("s", "s.b", "pass"), Outcome("s", "s.c", "fail")])

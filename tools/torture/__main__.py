@@ -3,8 +3,9 @@
 The exit status is 1 if a test that passed before (tests/conformance/smbtorture.tsv) no longer passes. ``--update``
 writes that file and docs/smbtorture.md.
 
-With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available`` or ``--cluster`` the run is
-compared with the plain run's file instead: the exit status is 1 for a difference that variants.toml does not explain.
+With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available``, ``--slow`` or ``--cluster`` the
+run is compared with the plain run's file instead: the exit status is 1 for a difference that variants.toml does not
+explain.
 ``--update`` then writes the variant's own file and docs/smbtorture-variants.md.
 
 With ``--newest`` the smbtorture of Debian's newest Samba runs, out of a folder that ``tools/setup.sh samba-newest``
@@ -57,6 +58,7 @@ def _arguments() -> argparse.Namespace:
         help="over SMB Direct, through a proxy; mixed: connections by turns over TCP and iWARP; default: TCP",
     )
     parser.add_argument("--available", action="store_true", help="on continuously available shares")
+    parser.add_argument("--slow", action="store_true", help="on shares that are declared as slow storage")
     parser.add_argument("--cluster", action="store_true", help="on those of two nodes with etcd (takes root)")
     parser.add_argument(
         "--newest", action="store_true", help="run the smbtorture of Debian's newest Samba (takes root)"
@@ -178,6 +180,7 @@ def main() -> int:
         options.fabric,
         options.available,
         options.cluster,
+        options.slow,
     )
     newest = options.newest or options.samba or options.samba_root is not None
     release, root = (NEWEST, options.samba_root or samba_root.DEFAULT) if newest else (DISTRIBUTION, None)

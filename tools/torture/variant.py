@@ -1,5 +1,5 @@
 """Runs under other conditions than the plain one: with required signing or encryption, over SMB Direct, on continuously
-available shares, or in a cluster.
+available or slow shares, or in a cluster.
 
 Each is compared with the plain run; variants.toml must explain the differences.
 """
@@ -59,6 +59,8 @@ class Variant:
     """Shares are continuously available."""
     cluster: bool = False
     """Shares are services of two nodes, at virtual addresses."""
+    slow: bool = False
+    """Shares are declared as slow storage (docs/slow-storage.md)."""
 
     @property
     def client_options(self) -> list[str]:
@@ -83,12 +85,15 @@ class Variant:
     @property
     def share_options(self) -> dict[str, Any]:
         """Options of every share."""
-        return {"continuous_availability": True} if self.available else {}
+        options = {"continuous_availability": self.available, "slow_storage": self.slow}
+        return {key: True for key, value in options.items() if value}
 
     def wants(self, suite: str) -> bool:
         """Return whether ``suite`` runs when none is named."""
         if self.fabric == "mixed":
             return suite in ABOUT_CHANNELS
+        if self.slow:
+            return suite in LASTING or suite in CORE
         if self.available:
             return suite in LASTING
         if self.fabric is not None:
@@ -102,14 +107,17 @@ def make(
     fabric: str | None = None,
     available: bool = False,
     cluster: bool = False,
+    slow: bool = False,
 ) -> Variant:
     """Make a variant whose name states its conditions: ``iwarp``, ``signing``, ``iwarp-encryption``.
 
     A cluster's shares are continuously available.
     """
     where = "cluster" if cluster else "available" if available else None
-    parts = [fabric, where, "signing" if signing else None, "encryption" if encryption else None]
-    return Variant("-".join(part for part in parts if part), signing, encryption, fabric, available or cluster, cluster)
+    flags = {"slow": slow, "signing": signing, "encryption": encryption}
+    parts = [fabric, where, *(name for name, value in flags.items() if value)]
+    name = "-".join(part for part in parts if part)
+    return Variant(name, signing, encryption, fabric, available or cluster, cluster, slow)
 
 
 def reasons(variant: str) -> dict[str, str]:
@@ -133,10 +141,11 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
         "# smbtorture under other conditions",
         "",
         "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required`, `--fabric`,",
-        "`--available` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing",
-        "or encryption; over SMB Direct through `smb3server proxy`, mixed: connections by turns over TCP and",
-        "iWARP; on shares with `continuous_availability = true`, where handles are persistent; on such shares of a",
-        "two-node cluster, each node with one of them at its virtual address.",
+        "`--available`, `--slow` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides",
+        "requiring signing or encryption; over SMB Direct through `smb3server proxy`, mixed: connections by turns over",
+        "TCP and iWARP; on shares with `continuous_availability = true`, where handles are persistent; on shares with",
+        "`slow_storage = true`; on continuously available shares of a two-node cluster, each node with one of them at",
+        "its virtual address.",
     ]
     for name, outcomes in sorted(results.items()):
         why = reasons(name)

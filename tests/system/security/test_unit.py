@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -23,19 +22,12 @@ from smb3server.service.privileges import needed
 from smb3server.settings.cluster import ServiceConfig, VirtualAddress
 from smb3server.wire.create import CreateDisposition
 from tests.lab.served import ROOT, open_up, served
+from tests.lab.unit import NUMBERS, UNIT, confined, words
 
-UNIT, SOCKET = ROOT / "dist" / "smb3server.service", ROOT / "dist" / "smb3server.socket"
-NUMBERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+SOCKET = ROOT / "dist" / "smb3server.socket"
 MOST_EXPOSED = 40
 """By systemd's measure, 0 to 100; 50 is what it calls medium."""
 with_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-
-
-def words(key: str) -> list[str]:
-    """What one of its lines says."""
-    found = re.search(rf"^{key}=(.*)$", UNIT.read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1].split()
 
 
 @with_systemd
@@ -124,58 +116,11 @@ def test_the_check_judges_by_its_capabilities() -> None:
     assert set(names(UNIT_CAPABILITIES)) == set(words("AmbientCapabilities"))
 
 
-def allowed() -> set[str]:
-    """The system calls that its filter lets pass."""
-    groups: dict[str, set[str]] = {}
-    shown = subprocess.run(
-        ["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True, check=True
-    )
-    current = ""
-    for line in shown.stdout.splitlines():
-        if line.startswith("@"):
-            current = line.strip()
-        elif line.strip() and not line.strip().startswith("#") and current:
-            groups.setdefault(current, set()).add(line.strip())
-
-    def expand(name: str) -> set[str]:
-        if not name.startswith("@"):
-            return {name}
-        return set().union(*(expand(entry) for entry in groups[name]))
-
-    found = expand("@default")
-    for line in re.findall(r"^SystemCallFilter=(.*)$", UNIT.read_text(), re.MULTILINE):
-        for name in line.lstrip("~").split():
-            found = found - expand(name) if line.startswith("~") else found | expand(name)
-    return found
-
-
-CONFINED = """
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-numbers = [int(text) for text in sys.argv[1].split(",")]
-code = [(0x20, 0, 0, 0)]
-for number in numbers:
-    code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x7FFF0000)]
-code.append((0x06, 0, 0, 0x00050001))
-packed = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *entry) for entry in code))
-# PR_SET_NO_NEW_PRIVS; PR_SET_SECCOMP, SECCOMP_MODE_FILTER; PR_SET_MDWE: as NoNewPrivileges=, SystemCallFilter= and
-# MemoryDenyWriteExecute= do.
-assert libc.prctl(38, *map(ctypes.c_ulong, (1, 0, 0, 0))) == 0
-libc.prctl(65, *map(ctypes.c_ulong, (1, 0, 0, 0)))
-program = struct.pack("@HP", len(code), ctypes.addressof(packed))
-assert libc.prctl(22, ctypes.c_ulong(2), program) == 0
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
 @with_systemd
 @pytest.mark.skipif(platform.machine() != "x86_64" or not NUMBERS.exists(), reason="needs linux-libc-dev of x86-64")
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as users needs root")
 def test_a_server_lives_with_its_filter(tmp_path: Path) -> None:
     """All that it does to serve, its own sandbox as well, with the calls that the unit lets pass."""
-    known = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+) (\d+)", NUMBERS.read_text())}
-    numbers = sorted(known[name] for name in allowed() if name in known)
-    assert known["ptrace"] not in numbers and known["mount"] not in numbers and known["setfsuid"] in numbers
     open_up(tmp_path)
     share = tmp_path / "share"
     share.mkdir()
@@ -187,8 +132,7 @@ def test_a_server_lives_with_its_filter(tmp_path: Path) -> None:
         f'path = "{share}"\ncontinuous_availability = true\n'
         '[[user]]\nname = "u"\npassword = "pw"\nunix_user = "news"\n'
     )
-    prefix = [sys.executable, "-c", CONFINED, ",".join(map(str, numbers))]
-    with served(tmp_path, "--config", str(file), prefix=prefix) as server:
+    with served(tmp_path, "--config", str(file), prefix=confined()) as server:
         assert {status["Seccomp_filters"] for status in server.threads()} == {"2"}
 
         async def use() -> None:
