@@ -24,6 +24,7 @@ from smb3server.commands.info.file_levels import FILE_LEVELS, FileLevel
 from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.checks import CREDIT_SIZE
 from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.fetch import Fetch
 from smb3server.dispatch.look_lane import Look, Registered, Requests, Seen
 from smb3server.dispatch.reply import error_body
 from smb3server.dispatch.request import Host
@@ -306,10 +307,10 @@ def _move_data(
         return None
     else:
         found = write.look(connection, session, tree, sequence, message, None, opened)
-    if found is None or found[2] is not None:
+    if found is None or found[2] is not None or isinstance(answer := found[1], Fetch):
         return None
     try:
-        body = found[1]()
+        body = answer()
     except (OSError, StatusError) as error:
         # A WRITE may have changed the file before it failed: then it is too late for the general way.
         failed = as_status_error(error) if isinstance(error, OSError) else error
