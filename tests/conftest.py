@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,27 @@ if slow_shares.wanted():
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if slow_shares.wanted():
         slow_shares.leave_out(items)
+    if items and len({item.path for item in items}) > 100:
+        items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with the modules of ``tests/system`` evenly among the others. Their tests mostly wait: all at
+    once, they would leave the processors idle."""
+    waiting: list[list[pytest.Item]] = []
+    others: list[list[pytest.Item]] = []
+    for path, module in groupby(items, lambda item: item.path):
+        (waiting if "system" in path.parts else others).append(list(module))
+    before = len(waiting)
+    every = sum(map(len, others)) / (before + 1)
+    spread: list[pytest.Item] = []
+    passed = 0
+    for module_items in others:
+        spread += module_items
+        passed += len(module_items)
+        while waiting and passed >= every * (before - len(waiting) + 1):
+            spread += waiting.pop(0)
+    return spread + list(chain.from_iterable(waiting))
 
 
 @pytest.hookimpl(wrapper=True)
