@@ -76,10 +76,18 @@ def _failing_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _failing_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_command, "_is_plain", lambda *_: False)
     monkeypatch.setattr(write_command, "_store", _boom)
 
 
-@pytest.mark.parametrize(("verb", "prepare"), [("read_into", _failing_read), ("write_from", _failing_write)])
+def _failing_plain_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_command.PlainPeerWrite, "store", _boom)
+
+
+@pytest.mark.parametrize(
+    ("verb", "prepare"),
+    [("read_into", _failing_read), ("write_from", _failing_write), ("write_from", _failing_plain_write)],
+)
 def test_a_completion_that_fails_ends_the_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, prepare: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

@@ -27,7 +27,6 @@ NO_FILE = b"\xff" * 16
 
 NAMES = [
     ("none\\\\file", NtStatus.OBJECT_PATH_NOT_FOUND),
-    ("d\\\\file", NtStatus.OBJECT_NAME_INVALID),
     ("none\\a*b", NtStatus.OBJECT_PATH_NOT_FOUND),
     ("d\\a*b", NtStatus.OBJECT_NAME_INVALID),
     ("f\\a*b", NtStatus.OBJECT_PATH_NOT_FOUND),

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.lab.process import ROOT
+from tests.lab.served import ROOT
 from tests.lab.slow_shares import VARIABLE
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
