@@ -12,6 +12,8 @@ import pytest
 
 from tools.web_pictures.browser import browser, why_not
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(
     r"<(?:script|img|iframe|source|video|embed|object)\b[^>]*?\b(?:src|data)=\"((?:https?:)?//[^\"]*)\"|"
@@ -58,7 +60,6 @@ def test_the_site_has_what_lies_beside_the_documentation(site: Path) -> None:
         assert program.name in (site / "examples.html").read_text()
 
 
-@pytest.mark.long
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_diagrams_and_search_work_in_files(site: Path) -> None:
     with browser(1280, 900) as window:

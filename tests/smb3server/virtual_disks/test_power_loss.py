@@ -154,7 +154,9 @@ def losses(act: Act, states: int) -> Iterator[tuple[Folder, Model]]:
     assert last >= 25
 
 
-@pytest.mark.parametrize(("act", "states"), [(plain, 8), (with_snapshots, 3), (resized, 8)])
+@pytest.mark.parametrize(
+    ("act", "states"), [(plain, 8), pytest.param(with_snapshots, 3, marks=pytest.mark.long), (resized, 8)]
+)
 def test_what_was_flushed_is_there(act: Act, states: int) -> None:
     for folder, model in losses(act, states):
         disk = open_disk(folder, "disk.vhds")

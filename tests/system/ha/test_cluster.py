@@ -305,6 +305,7 @@ def test_a_nodes_own_shares_go_on_without_etcd(cluster: Cluster) -> None:
     run(body)
 
 
+@pytest.mark.long
 def test_closed_while_etcd_is_away(cluster: Cluster) -> None:
     """The record that could not be removed neither takes the service from its owner later, nor keeps anybody out."""
 
@@ -354,6 +355,7 @@ def test_ownership_that_nobody_remembers(tmp_path: Path) -> None:
         cluster.stop()
 
 
+@pytest.mark.long
 def test_one_etcd_member_down(tmp_path: Path) -> None:
     # An election takes up to two seconds. On a busy machine the next one follows before a node has written again.
     cluster = Cluster(tmp_path, 3, ttl=8)
@@ -380,6 +382,7 @@ def test_one_etcd_member_down(tmp_path: Path) -> None:
         cluster.stop()
 
 
+@pytest.mark.long
 def test_a_share_joins_and_leaves_a_service_by_reload(cluster: Cluster, tmp_path: Path) -> None:
     """Its handles move with the service from then on; other shares of the service are not disturbed."""
     before = {node.name: node.config.read_text() for node in cluster.nodes.values()}

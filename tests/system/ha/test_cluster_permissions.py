@@ -128,6 +128,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         found.stop()
 
 
+@pytest.mark.long
 @needs_etcdctl
 def test_permissions_follow_the_service(pair: Pair) -> None:
     """Over a move, over a failure, when they are removed at the other node, and when etcd has lost them."""

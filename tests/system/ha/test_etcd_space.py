@@ -98,6 +98,7 @@ def test_a_full_etcd_is_said_with_its_remedy(small: Etcd, tmp_path: Path) -> Non
         node.kill()
 
 
+@pytest.mark.long
 def test_history_is_compacted_before_etcd_is_full(small: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times the quota is written, and all of it is taken. Only one of two nodes compacts."""
     monkeypatch.setattr(upkeep_module, "SHORT_MARGIN", 0.0)
@@ -145,6 +146,7 @@ def test_a_role_for_the_prefix_is_enough(tmp_path: Path) -> None:
         etcd.stop()
 
 
+@pytest.mark.long
 def test_status_without_a_quorum(tmp_path: Path) -> None:
     """It shows what the last member has, says that it may be old, and does not take long."""
     etcd = Etcd(tmp_path, 3)

@@ -47,7 +47,9 @@ def cluster(tmp_path: Path) -> Iterator[ClusterLab]:
         yield found
 
 
-@pytest.mark.parametrize("how", ["killed", "cut off", "stopped"])
+@pytest.mark.parametrize(
+    "how", ["killed", *(pytest.param(how, marks=pytest.mark.long) for how in ("cut off", "stopped"))]
+)
 def test_copy_goes_on_at_the_other_node(cluster: ClusterLab, how: str) -> None:
     """Issue: kill -9, network cut, SIGSTOP. The copy goes on within a bound, every block is there."""
     network, a, b = cluster.network, cluster.nodes["a"], cluster.nodes["b"]

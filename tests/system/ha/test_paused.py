@@ -211,6 +211,7 @@ def test_paused_at_step(shared: Cluster, kind: str, point: str) -> None:
         assert lost == ([0] if kind != "read" and point in ("write", "asked") else [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [True], indirect=True, ids=["fenced"])
 def test_a_node_that_cannot_be_fenced(shared: Cluster) -> None:
     """Nobody takes its service over, until the administrator says that it is off."""
@@ -237,6 +238,7 @@ def test_a_node_that_cannot_be_fenced(shared: Cluster) -> None:
         (shared.folder / "no-power").unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [True], indirect=True, ids=["fenced"])
 def test_who_gives_a_service_up_is_not_fenced(shared: Cluster) -> None:
     """A planned move, and a server that is stopped or that comes back before another one has its service."""

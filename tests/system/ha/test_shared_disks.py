@@ -177,6 +177,7 @@ def test_guests_go_on_when_the_server_was_killed(server: ServerProcess, tmp_path
     run(server, body)
 
 
+@pytest.mark.long
 @needs_qemu
 @pytest.mark.root
 def test_guests_go_on_at_the_other_node(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ async def owner(store: EtcdStore, cluster: Stalling) -> Entry:
     return found
 
 
-@pytest.mark.parametrize("how", ["busy", "stuck"])
+@pytest.mark.parametrize("how", ["busy", pytest.param("stuck", marks=pytest.mark.long)])
 def test_services_stay_while_the_event_loop_stands_still(make: Make, how: str) -> None:
     """For longer than the lease lives without a renewal. The client's connection, handle and lock stay, too."""
 
@@ -147,6 +147,7 @@ def test_services_stay_while_the_event_loop_stands_still(make: Make, how: str) -
     run(body)
 
 
+@pytest.mark.long
 def test_a_dead_event_loop_gives_the_lease_up(make: Make) -> None:
     """Its process lives, and its thread: all the same the other node takes over, and what waited there is not done."""
 

@@ -156,6 +156,7 @@ def test_waiting_clients_are_told(cluster: ClusterLab, tmp_path: Path) -> None:
         assert not told.payload and told.seq != reset.seq == answer.ack
 
 
+@pytest.mark.long
 def test_without_the_capability_nobody_is_told(cluster: ClusterLab) -> None:
     """The node says so, and serves; a client that only waits goes on waiting."""
     cluster.nodes["b"].prefix += WITHOUT_CAPABILITY

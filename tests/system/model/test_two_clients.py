@@ -333,7 +333,7 @@ def _run(examples: int, derandomize: bool) -> None:
 
 def test_two_clients_against_the_model() -> None:
     """The same steps in each run."""
-    _run(60, derandomize=True)
+    _run(30, derandomize=True)
 
 
 @pytest.mark.long

@@ -199,6 +199,7 @@ def test_an_event_that_somebody_puts_there_again_does_nothing(cluster: Cluster) 
     cluster.wait(lambda: f"{key!r} is not a new event" in cluster.a.log())
 
 
+@pytest.mark.long
 def test_opens_survive_takeovers_and_tokens(cluster: Cluster) -> None:
     cluster.start_a()
     cluster.b.start()
