@@ -170,7 +170,7 @@ class BufferPool:
         """Lend a buffer of ``size`` bytes, registered in ``home`` if one is given. Only a newly allocated buffer needs
         a registration. Raise ``ProviderError`` if the device refuses it."""
         whole = 1 << (size - 1).bit_length() if size > _SMALLEST else _SMALLEST
-        free = (self.free if home is None else home.free)[whole]
+        free = (self.free if home is None else home.free).get(whole)
         if free:
             backing = free.pop()
             self.retained -= whole

@@ -247,7 +247,7 @@ LIMITS = {
     "NEGOTIATE": 16_384,
     "half an MPA request": 2048,
     "an MPA request without its data": 3072,
-    "SMB Direct": 32_768,
+    "SMB Direct": 33_280,
     "SMB Direct and NEGOTIATE": 33_792,
 }
 """Bytes that one silent connection of the kind may cost the server."""
