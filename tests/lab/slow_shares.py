@@ -33,7 +33,8 @@ NOT_THE_SAME = {
     "commands/test_file_replies.py::test_a_read_that_is_overtaken_by_a_write_may_show_it": _CACHE,
     "commands/test_file_replies.py::test_close_leaves_what_is_being_sent": _CACHE,
     "commands/test_file_replies.py::test_a_lost_connection_lets_go_of_the_file": _CACHE,
-    "commands/test_rdma_descriptors.py::test_a_completion_that_fails_ends_the_request[write_from-_failing_plain_write]": _LANES,
+    "commands/test_rdma_descriptors.py::"
+    "test_a_completion_that_fails_ends_the_request[write_from-_failing_plain_write]": _LANES,
     "commands/fsctl/test_one_sided.py": "files are not lent",
     "commands/apple/test_streams_by_rdma.py": _CLOSES,
     "dispatch/test_compressed_messages.py::test_writes_and_reads": _ORDER,
