@@ -288,6 +288,7 @@ async def costly_password_changes(target: Target) -> None:
         await asyncio.gather(*(change() for _ in range(4)))
     took = target.server.processor_time() - before
     target.note(f"{took:.1f} s of processor time")
-    # In this machine's time for one, and a second for all else.
-    if took > _MOST_PROOFS * _one_proof() + 1:
+    # In this machine's time for one, and a second for all else. Those of one core at the same time take half as much
+    # again; all 16 would be above it in any case.
+    if took > 1.5 * _MOST_PROOFS * _one_proof() + 1:
         target.fail(f"{took:.1f} s of processor time for proofs of nothing")
