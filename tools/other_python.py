@@ -74,7 +74,7 @@ def environment(interpreter: Interpreter) -> Path:
     """Return the Python of the environment, after making it where it is needed. Raises ``Failed``."""
     folder = FOLDER / interpreter.tag
     python, stamp = folder / "bin" / "python", folder / "made-of"
-    sources = [ROOT / "pyproject.toml", ROOT / "setup.py", *sorted(ROOT.glob("smb3server/**/_*.c"))]
+    sources = [ROOT / "pyproject.toml", ROOT / "setup.py", *sorted(ROOT.glob("smb*/**/_*.c"))]
     made_of = (
         f"{interpreter.path.resolve()} {interpreter.version} "
         + hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -922,6 +922,10 @@ static int fill(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, fill},
+#ifdef Py_GIL_DISABLED
+    /* Nothing of the module changes after fill(), and a call changes only what it has made. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
     {0, NULL},
 };
 

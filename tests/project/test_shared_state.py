@@ -26,11 +26,45 @@ def declared() -> list[str]:
     return found
 
 
+def modules_in_c() -> dict[str, str]:
+    """Return the text of each module in C."""
+    packages = (ROOT / package for package in ("smbdirect", "smb3server", "witness"))
+    sources = [source for package in packages for source in sorted(package.rglob("_*.c"))]
+    return {str(source.relative_to(ROOT)): source.read_text() for source in sources}
+
+
+def variables_in_c(text: str) -> list[str]:
+    """Return the variables of a module in C that may change after it was loaded."""
+    constant = r"const |PyMethodDef |PyModuleDef_Slot |struct PyModuleDef |PyType_Slot |PyType_Spec "
+    return re.findall(rf"^static (?!{constant})[\w *]*?(\w+)(?:\[[^\]]*\])* *(?:=.*)?;$", text, re.MULTILINE)
+
+
 def test_what_a_process_shares_has_an_owner() -> None:
     found = Finder(read(ROOT)).found()
+    found |= {f"{path}::{name}" for path, text in modules_in_c().items() for name in variables_in_c(text)}
     named = {name for name in declared() if "::" in name}
     assert found - named == set(), "add it to docs/threads.md, with what protects it from other threads"
     assert named - found == set(), "docs/threads.md names what is not there"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("static uint32_t table[256];", ["table"]),
+        ("static PyObject *cache = NULL;", ["cache"]),
+        ("static const uint8_t table[2] = {1, 2};", []),
+        ("static int called(void);\nint local;", []),
+    ],
+)
+def test_variables_in_c_are_found(text: str, names: list[str]) -> None:
+    assert variables_in_c(text) == names
+
+
+def test_no_module_in_c_switches_the_lock_on() -> None:
+    """A CPython without the interpreter's lock switches it on for a module that does not say it can do without."""
+    sources = modules_in_c()
+    assert len(sources) > 3
+    assert [path for path, text in sources.items() if "{Py_mod_gil, Py_MOD_GIL_NOT_USED}" not in text] == []
 
 
 def test_what_a_server_has_has_an_owner() -> None:

@@ -285,6 +285,10 @@ static PyMethodDef methods[] = {
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, prepare},
+#ifdef Py_GIL_DISABLED
+    /* The table does not change after prepare(), and a call changes only what it was given and what it has made. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
     {0},
 };
 
