@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from smb3server.access.claims import Claims
 from smb3server.access.descriptor import OWNER_RIGHTS, Ace, AceFlag, AceType, SecurityDescriptor, Sid
 from smb3server.access.masks import FILE_ALL_ACCESS, map_generic
 from smb3server.wire.create import Access
@@ -26,6 +27,7 @@ class Token(NamedTuple):
     primary_group: Sid
     privileges: int = 0
     """``access.privileges.Privilege``."""
+    claims: Claims | None = None
 
 
 def applies(ace: Ace, token: Token, is_owner: bool) -> bool:

@@ -6,6 +6,7 @@ import functools
 import os
 
 from smb3server.access.check import Token, granted_access
+from smb3server.access.claims import Claims
 from smb3server.access.descriptor import (
     AUTHENTICATED_USERS,
     BUILTIN_GUESTS,
@@ -51,6 +52,7 @@ def _token(
     groups: frozenset[Sid],
     privileges: int,
     primary: Sid | None,
+    claims: Claims | None,
 ) -> Token:
     # Several accounts may share one user of the host: only the account's SID distinguishes them. Those of a domain are
     # known by their SID on other machines as well.
@@ -66,7 +68,7 @@ def _token(
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
-    return Token(user, frozenset(sids), primary or group_sid(acting.gid), privileges)
+    return Token(user, frozenset(sids), primary or group_sid(acting.gid), privileges, claims)
 
 
 def token_for(
@@ -84,8 +86,11 @@ def token_for(
     ``privileges`` are those of the identity (``access.privileges``).
     """
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
-    primary = identity.member.primary_group if identity.member is not None else None
-    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups, privileges, primary)
+    member = identity.member
+    primary, claims = (member.primary_group, member.claims) if member is not None else (None, None)
+    return _token(
+        account, identity.user, acting, identity.guest, identity.anonymous, groups, privileges, primary, claims
+    )
 
 
 @functools.lru_cache(maxsize=1024)
