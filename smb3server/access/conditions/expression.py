@@ -112,6 +112,11 @@ class Term(NamedTuple):
     base: int = Base.DECIMAL
 
 
+def size_of(term: Term) -> int:
+    """Return how many tokens a term counts for."""
+    return 1 + (len(term.value) if term.code == Code.COMPOSITE and isinstance(term.value, tuple) else 0)
+
+
 def unpack(data: bytes) -> tuple[Term, ...]:
     """Decode the ApplicationData of a callback ACE. Raises ``ValueError`` if it has no well-formed condition.
 
@@ -128,7 +133,7 @@ def unpack(data: bytes) -> tuple[Term, ...]:
             if any(data[position:]) or len(data) - position >= 3:
                 raise ValueError("padding within a condition")
             break
-        count += 1 + (len(term.value) if term.code == Code.COMPOSITE and isinstance(term.value, tuple) else 0)
+        count += size_of(term)
         if count > MAX_TOKENS:
             raise ValueError("condition of too many tokens")
         if term.code not in LITERALS and term.code not in ATTRIBUTES:
