@@ -11,7 +11,7 @@ import struct
 from smb3server.access.claims import Claim, ClaimType, ClaimValue
 from smb3server.access.descriptor import EVERYONE, Ace, AceFlag, AceType, SecurityDescriptor, Sid
 
-MAX_VALUES = 1024
+MAX_VALUES = 256
 """Values of one attribute."""
 
 _HEAD = struct.Struct("<IHHII")

@@ -130,7 +130,7 @@ def unpack(data: bytes) -> tuple[Term, ...]:
     while position < len(data):
         term, position = _unpack_term(data, position, len(data))
         if term.code == Code.PADDING:
-            if any(data[position:]) or len(data) - position >= 3:
+            if any(data[position:]):
                 raise ValueError("padding within a condition")
             break
         count += size_of(term)

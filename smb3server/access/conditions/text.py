@@ -213,14 +213,23 @@ def show_condition(terms: tuple[Term, ...]) -> str:
             right, left = stack.pop(), stack.pop()
             shown = _show_binary(code, left, right)
         else:
-            text, operand = stack.pop()
-            if code != Code.NOT and operand not in (ATTRIBUTES if code in _EXISTENCE else LITERALS):
-                raise ValueError(_NO_TEXT)
-            shown = f"!({text})" if code == Code.NOT else f"{_SHOWN[code]} {text}"
+            shown = _show_unary(code, *stack.pop())
         stack.append((shown, code))
-    if stack[-1][1] in LITERALS:
+    return f"({_without_brackets(*stack[-1])})"
+
+
+def _without_brackets(text: str, code: Code) -> str:
+    if code in LITERALS:
         raise ValueError(_NO_TEXT)
-    return f"({stack[-1][0]})"
+    return text
+
+
+def _show_unary(code: Code, text: str, operand: Code) -> str:
+    if code == Code.NOT:
+        return f"!({_without_brackets(text, operand)})"
+    if operand not in (ATTRIBUTES if code in _EXISTENCE else LITERALS):
+        raise ValueError(_NO_TEXT)
+    return f"{_SHOWN[code]} {text}"
 
 
 def _show_binary(code: Code, left: tuple[str, Code], right: tuple[str, Code]) -> str:
@@ -232,9 +241,7 @@ def _show_binary(code: Code, left: tuple[str, Code], right: tuple[str, Code]) ->
 
 
 def _bracketed(text: str, code: Code) -> str:
-    if code in LITERALS:
-        raise ValueError(_NO_TEXT)
-    return f"({text})" if code in _LOGICAL.values() else text
+    return f"({text})" if code in _LOGICAL.values() else _without_brackets(text, code)
 
 
 def _show_literal(term: Term) -> str:
