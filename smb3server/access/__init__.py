@@ -3,8 +3,9 @@
 Belongs here: security descriptors, access masks and the rules that decide. Not here: sessions and opens. These modules
 receive an ``Identity``, a ``Caller`` or a handle instead.
 
-Reading order: ``masks`` (rights as numbers) -> ``descriptor`` (security descriptors and SIDs) and ``sddl`` (their text)
--> ``check`` (the access that a descriptor gives to a token) -> ``posix`` (converts mode and owner of the host to a
+Reading order: ``masks`` (rights as numbers) -> ``descriptor`` (security descriptors and SIDs) -> ``claims``,
+``conditions`` and ``resource_attributes`` (what entries with conditions ask for) -> ``sddl`` (the text of all that) ->
+``check`` (the access that a descriptor gives to a token) -> ``posix`` (converts mode and owner of the host to a
 descriptor, and back) -> ``inheritance`` (the descriptor of a new file) -> ``identity``, ``tokens`` and
 ``known_descriptors`` (SIDs of a user, and what a descriptor grants to them) -> ``privileges`` (what is granted whatever
 a descriptor says) -> ``decide`` (the rules of MS-FSA, as functions of masks: who may open, add, delete, replace or link

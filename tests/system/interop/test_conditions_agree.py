@@ -45,7 +45,7 @@ pytestmark = [
     pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
 ]
 
-CASES = 3000
+CASES = 1200
 
 JUDGE = """
 import json, sys
