@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Hashable
+from typing import NamedTuple, Protocol
 
 from smb3server.access.claims import Claims
 from smb3server.access.conditions.evaluation import Facts, evaluate
@@ -22,6 +23,14 @@ DENYING_IF = frozenset((int(AceType.DENIED_CALLBACK), int(AceType.DENIED_CALLBAC
 _OWNER_IMPLIED = int(Access.READ_CONTROL | Access.WRITE_DAC)
 
 
+class Limits(Hashable, Protocol):
+    """Central access policies, which take away from the access that descriptors give."""
+
+    def limit(self, granted: int, descriptor: SecurityDescriptor, token: Token) -> int:
+        """Return what they leave of ``granted``, which the DACL of a descriptor gives to a token."""
+        ...
+
+
 class Token(NamedTuple):
     """The SIDs and privileges of the user who asks for access. [MS-DTYP 2.5.2]"""
 
@@ -32,6 +41,8 @@ class Token(NamedTuple):
     privileges: int = 0
     """``access.privileges.Privilege``."""
     claims: Claims | None = None
+    policies: Limits | None = None
+    """The policies of the server that the token is for. None: it has none."""
 
 
 def applies(ace: Ace, token: Token, is_owner: bool) -> bool:
