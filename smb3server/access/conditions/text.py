@@ -208,7 +208,7 @@ def show_condition(terms: tuple[Term, ...]) -> str:
         if code in LITERALS:
             shown = _show_literal(term)
         elif code in ATTRIBUTES:
-            shown = _SHOWN.get(code, "") + escape(str(term.value))
+            shown = _show_attribute(code, str(term.value))
         elif code in BINARY:
             right, left = stack.pop(), stack.pop()
             shown = _show_binary(code, left, right)
@@ -222,6 +222,14 @@ def _without_brackets(text: str, code: Code) -> str:
     if code in LITERALS:
         raise ValueError(_NO_TEXT)
     return text
+
+
+def _show_attribute(code: Code, name: str) -> str:
+    if code != Code.LOCAL_ATTRIBUTE and name:
+        return _SHOWN[code] + escape(name)
+    if not _WORD.fullmatch(name) or name.casefold() in _BY_WORD:
+        raise ValueError(_NO_TEXT)
+    return name
 
 
 def _show_unary(code: Code, text: str, operand: Code) -> str:

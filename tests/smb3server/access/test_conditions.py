@@ -196,6 +196,26 @@ def test_the_value_of_a_condition(text: str, value: bool | None) -> None:
     assert evaluate(pack(parse_condition(text)), FACTS, denying=False) is value
 
 
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        (Term(Code.USER_ATTRIBUTE, "a b"), "(@User.a%0020b)"),
+        (Term(Code.RESOURCE_ATTRIBUTE, "a\U0001f600"), "(@Resource.a%d83d%de00)"),
+        (Term(Code.LOCAL_ATTRIBUTE, "WIN://TokenId"), "(WIN://TokenId)"),
+        (Term(Code.LOCAL_ATTRIBUTE, "a b"), None),
+        (Term(Code.LOCAL_ATTRIBUTE, "exists"), None),
+        (Term(Code.DEVICE_ATTRIBUTE, ""), None),
+    ],
+)
+def test_names_of_attributes(attribute: Term, text: str | None) -> None:
+    if text is not None:
+        assert show_condition((attribute,)) == text
+        assert parse_condition(text) == (attribute,)
+        return
+    with pytest.raises(ValueError, match="without a text"):
+        show_condition((attribute,))
+
+
 @pytest.mark.parametrize("text", VALUES)
 def test_a_condition_as_text_is_the_same_condition(text: str) -> None:
     condition = parse_condition(text)
