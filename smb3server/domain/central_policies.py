@@ -190,6 +190,8 @@ class CentralPolicies:
         if found == self._current:
             os.utime(self._file)
             return
+        if self._current and not found:
+            log.warning("the directory shows no central access policies any more: files are as their descriptors say")
         # What applies is what would apply after a crash.
         replace_file(self._file, _packed(found), self._dress)
         self._apply(found)

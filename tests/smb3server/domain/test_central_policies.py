@@ -156,6 +156,17 @@ def test_the_file_says_when_a_controller_was_asked(controller: Controller, file:
     assert set(policies.policies.known) == {FINANCE} and kept(file).policies == FOUND[:1]
 
 
+def test_the_log_tells_when_the_last_policy_is_gone(
+    controller: Controller, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From then on entries mean nothing. [MS-DTYP 2.5.3.1.4]"""
+    policies = applied(controller, file)
+    policies.refresh()
+    controller.directory.policies.clear()
+    policies.refresh()
+    assert "shows no central access policies any more" in caplog.text and not policies.policies.known
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 2}', b'{"format": 1, "policies": [{"sid": "x"}]}', b"[1"])
 def test_a_damaged_file_is_as_good_as_none(controller: Controller, file: Path, content: bytes) -> None:
     file.write_bytes(content)
