@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from smb3server.access.claims import Claims
     from smb3server.access.descriptor import Sid
     from smb3server.backends.base import User
 
@@ -23,6 +24,7 @@ class Member(NamedTuple):
     groups: frozenset[Sid]
     listed: frozenset[str] = frozenset()
     """The entries of lists of users that include the user, case-folded: names and SIDs, its own and its groups'."""
+    claims: Claims | None = None
 
 
 @dataclass(frozen=True, slots=True)

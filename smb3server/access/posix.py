@@ -28,12 +28,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from smb3server.access.check import DENYING, GRANTING, Token, granted_access
+from smb3server.access.check import DENYING, DENYING_IF, GRANTING, GRANTING_IF, Token, granted_access
 from smb3server.access.descriptor import (
     EVERYONE,
     LOCAL_SYSTEM,
     Ace,
     AceFlag,
+    AceType,
     Acl,
     Control,
     SecurityDescriptor,
@@ -97,6 +98,7 @@ def _rights(bits: int, directory: bool) -> int:
 
 
 _COUNTING = GRANTING | DENYING
+_CONDITIONAL = GRANTING_IF | DENYING_IF
 _READ_WRITE_EXECUTE = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_DATA | Access.EXECUTE)
 
 
@@ -154,10 +156,24 @@ def to_mode(descriptor: SecurityDescriptor, members: Members = _itself) -> int:
     know."""
     mode = 0
     owner, group = descriptor.owner or _NOBODY, descriptor.group or _NOBODY
-    descriptor = _for_owner(descriptor, owner, members)
+    descriptor = _for_owner(_unconditional(descriptor), owner, members)
     for sids in ({owner, group, EVERYONE}, {group, EVERYONE}, {EVERYONE}):
         mode = mode << 3 | _bits(descriptor, owner, sids)
     return mode
+
+
+def _unconditional(descriptor: SecurityDescriptor) -> SecurityDescriptor:
+    """Return the descriptor without conditions, which the host does not know: entries that allow under one are left
+    out, those that deny under one always deny."""
+    dacl = descriptor.dacl
+    if dacl is None or not any(ace.type in _CONDITIONAL for ace in dacl.aces):
+        return descriptor
+    aces = tuple(
+        ace._replace(type=int(AceType.DENIED), data=b"", object=b"") if ace.type in DENYING_IF else ace
+        for ace in dacl.aces
+        if ace.type not in GRANTING_IF
+    )
+    return descriptor._replace(dacl=dacl._replace(aces=aces))
 
 
 def _for_owner(descriptor: SecurityDescriptor, owner: Sid, members: Members) -> SecurityDescriptor:
@@ -218,7 +234,8 @@ class _Decided:
 def _named(descriptor: SecurityDescriptor, members: Members) -> dict[tuple[int, int], int] | None:
     """Return the permission bits of the users and groups of the host that a DACL names, in one pass over it. None: it
     names too many."""
-    aces = descriptor.dacl.aces if descriptor.dacl is not None else ()
+    dacl = _unconditional(descriptor).dacl
+    aces = dacl.aces if dacl is not None else ()
     known: dict[Sid, list[_Decided]] = {}
     of_host: dict[tuple[int, int], _Decided] = {}
     everyone = _Decided()
@@ -232,11 +249,7 @@ def _named(descriptor: SecurityDescriptor, members: Members) -> dict[tuple[int, 
         return [of_host.setdefault(key, _Decided()) for key in keys]
 
     for ace in aces:
-        if (
-            ace.sid is None
-            or ace.flags & AceFlag.INHERIT_ONLY
-            or (ace.type not in GRANTING and ace.type not in DENYING)
-        ):
+        if ace.sid is None or ace.flags & AceFlag.INHERIT_ONLY or ace.type not in _COUNTING:
             continue
         mask, allows = map_generic(ace.mask) & _READ_WRITE_EXECUTE, ace.type in GRANTING
         if ace.sid == EVERYONE:

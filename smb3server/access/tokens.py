@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
-from smb3server.access.check import Token, granted_access
+from smb3server.access.check import Limits, Token, granted_access
+from smb3server.access.claims import Claims
 from smb3server.access.descriptor import (
     AUTHENTICATED_USERS,
     BUILTIN_GUESTS,
@@ -51,6 +52,8 @@ def _token(
     groups: frozenset[Sid],
     privileges: int,
     primary: Sid | None,
+    claims: Claims | None,
+    policies: Limits | None,
 ) -> Token:
     # Several accounts may share one user of the host: only the account's SID distinguishes them. Those of a domain are
     # known by their SID on other machines as well.
@@ -66,11 +69,16 @@ def _token(
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
-    return Token(user, frozenset(sids), primary or group_sid(acting.gid), privileges)
+    return Token(user, frozenset(sids), primary or group_sid(acting.gid), privileges, claims, policies)
 
 
 def token_for(
-    identity: Identity, account: Sid, user: User | None, groups: frozenset[Sid] = frozenset(), privileges: int = 0
+    identity: Identity,
+    account: Sid,
+    user: User | None,
+    groups: frozenset[Sid] = frozenset(),
+    privileges: int = 0,
+    policies: Limits | None = None,
 ) -> Token:
     """Make the token of an identity.
 
@@ -81,11 +89,23 @@ def token_for(
     ``Token.user`` will own new files. It is the SID of the host's user if no other identity uses these credentials,
     otherwise ``account`` (of an account, the guest or a Kerberos principal). For a user of the domain it is always
     ``account``. ``Token.sids`` has both.
-    ``privileges`` are those of the identity (``access.privileges``).
+    ``privileges`` are those of the identity (``access.privileges``), ``policies`` those of the server.
     """
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
-    primary = identity.member.primary_group if identity.member is not None else None
-    return _token(account, identity.user, acting, identity.guest, identity.anonymous, groups, privileges, primary)
+    member = identity.member
+    primary, claims = (member.primary_group, member.claims) if member is not None else (None, None)
+    return _token(
+        account,
+        identity.user,
+        acting,
+        identity.guest,
+        identity.anonymous,
+        groups,
+        privileges,
+        primary,
+        claims,
+        policies,
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -121,14 +141,26 @@ def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> S
 
 
 def maximal_access(found: Described, token: Token, user: User | None) -> int:
+    """Return all access that the file's descriptor and its central access policy give to ``token``.
+
+    ``user`` has the POSIX credentials of the request; None means the server's own.
+    """
+    granted = _by_descriptor(found, token, user)
+    if token.policies is None or found.descriptor is None:
+        return granted
+    stored = _KNOWN.find(found.descriptor).parsed
+    if stored is None or stored.sacl is None:
+        return granted
+    return token.policies.limit(granted, effective_descriptor(found.descriptor, found.info), token)
+
+
+def _by_descriptor(found: Described, token: Token, user: User | None) -> int:
     """Return all access that the file's descriptor gives to ``token``.
 
     Without a stored DACL the mode decides. root then gets everything, except rights that only the account owning the
     file has. Whoever may read a file may execute it then: a program that a client copies has no x bit, and would start
     for nobody. Whoever may write one is granted FILE_DELETE_CHILD, which means nothing for a file: programs ask for all
     rights at once. The descriptor that clients see is that of the mode.
-
-    ``user`` has the POSIX credentials of the request; None means the server's own.
     """
     info, stored = found
     owner: Sid | None = None

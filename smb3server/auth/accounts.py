@@ -32,6 +32,7 @@ from smb3server.backends.base import User
 
 if TYPE_CHECKING:
     from smb3server.access.identity import Identity
+    from smb3server.access.policies import Policies
     from smb3server.auth.tickets import Ticket
     from smb3server.auth.users import Account, Principals, UserDatabase
 
@@ -169,6 +170,8 @@ class Accounts:
         """What the latest index was made from, and the index."""
         self._principals: dict[Sid, Identity] = {}
         """Principals without an account that have logged on, the latest last."""
+        self.policies: Policies | None = None
+        """Central access policies are a domain's."""
         self.principals: Principals | None = None
         """Maps Kerberos principals to accounts. None means that tickets are not accepted."""
         self.find = users.find

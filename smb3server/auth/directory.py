@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from smb3server.access.descriptor import Sid
     from smb3server.access.identity import Identity
+    from smb3server.access.policies import Policies
     from smb3server.access.privileges import Privilege
     from smb3server.auth.groups import Groups
     from smb3server.auth.tickets import Ticket
@@ -101,6 +102,11 @@ class Directory(Logons, Tickets, Protocol):
 
     @property
     def groups(self) -> Groups: ...
+
+    @property
+    def policies(self) -> Policies | None:
+        """The central access policies of the server's domain. None: it applies none."""
+        ...
 
     def today(self, identity: Identity) -> Identity:
         """Return the identity that a user who has proved to be ``identity`` has now. Raises ``ValueError`` if it may

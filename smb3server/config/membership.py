@@ -60,6 +60,7 @@ def membership(section: schema.Domain, config: Config, problems: Problems) -> Do
         section.idmap,
         (first, last),
         _trusted_ranges(section, problems),
+        tuple(section.central_policies) if section.central_policies is not None else None,
     )
 
 

@@ -1056,6 +1056,14 @@ class Domain(Section):
             unset="users of trusted domains are refused",
         ),
     ] = field(default_factory=list)
+    central_policies: Annotated[
+        list[str] | None,
+        about(
+            "list of names of central access policies that apply here ([domain.md](domain.md#central-access-policies))",
+            example=["Finance Policy"],
+            unset="all that the directory has",
+        ),
+    ] = None
 
 
 class Document(Section):

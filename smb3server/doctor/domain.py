@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
+from smb3server.access.descriptor import Sid
 from smb3server.doctor.findings import Finding, Verdict
 from smb3server.process import parts
 from smb3server.settings.domain import DomainConfig
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _DOCS = "docs/domain-join.md"
 _TIMEOUT = 5.0
 """Seconds for one question to a controller."""
+_OLD_POLICIES = 3600
+"""Seconds without an answer about central access policies that are worth a warning."""
 _NOTABLE_SKEW = 60
 """Seconds of difference that are worth a note. Kerberos allows 300."""
 
@@ -57,8 +60,10 @@ class _DomainCheck:
         if self._machine is None:
             text = "there is none: users log on by tickets alone"
             yield Finding(Verdict.NOTE, "machine account", text, "`secret` in [domain], or `state`, and a join")
-        elif (yield from self._account(self._machine)) and found:
-            yield from self._channel(self._machine)
+        elif (yield from self._account(self._machine)):
+            if found:
+                yield from self._channel(self._machine)
+            yield from self._policies(self._machine)
 
     def _dns(self, found: bool) -> Iterator[Finding]:
         config = self._config
@@ -183,6 +188,37 @@ class _DomainCheck:
                 f"the domain has {found.number}, and this server {latest.number}: no ticket is valid",
                 "smb3server domain join --reuse",
             )
+
+    def _policies(self, machine: Machine) -> Iterator[Finding]:
+        """Say which central access policies the server has read, and how long ago."""
+        from smb3server.domain.central_policies import chosen, file_of, kept, understood
+
+        assert self._config.secret is not None
+        subject, names, file = "central access policies", self._config.central_policies, file_of(self._config.secret)
+        try:
+            found = kept(file)
+        except FileNotFoundError:
+            yield Finding(Verdict.NOTE, subject, "the server has not read them yet", "start it, with a controller")
+            return
+        except (OSError, ValueError) as error:
+            yield Finding(Verdict.WARNING, subject, str(error), f"remove {file}: the server reads them anew")
+            return
+        policies = list(chosen(found.policies, names))
+        age = max(time.time() - found.read_at, 0)
+        known = ", ".join(policy.name for policy in policies) or "none"
+        late = age > _OLD_POLICIES
+        remedy = "the log of the server says why it gets no newer ones" if late else ""
+        text = f"{known}; a controller has said so {age / 60:.0f} minutes ago"
+        yield Finding(Verdict.WARNING if late else Verdict.OK, subject, text, remedy)
+        for name in names or ():
+            if name.casefold() not in {policy.name.casefold() for policy in policies}:
+                yield Finding(Verdict.WARNING, subject, f"the directory has none named {name}", "`central_policies`")
+        for policy in policies:
+            try:
+                understood(policy, Sid.parse(machine.account().domain_sid))
+            except ValueError as error:
+                text = f"{policy.name}: {error}: its files are for administrators and owners"
+                yield Finding(Verdict.WARNING, subject, text, "mend the rule in the directory")
 
     def _services(self, services: frozenset[str]) -> Iterator[Finding]:
         """Look whether clients get tickets for all names of the server."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from smb3server.access.descriptor import Sid
 from smb3server.access.identity import Identity, Member
+from smb3server.access.policies import Policies
 from smb3server.access.posix import group_sid, user_sid
 from smb3server.auth.accounts import ADMINISTRATORS, BUILTIN, Accounts
 from smb3server.auth.directory import Known, Proven, Use
@@ -67,12 +68,14 @@ class DomainDirectory:
         listed: Callable[[], Iterable[str]],
         acts: Callable[[], bool],
         pass_through: PassThrough | None = None,
+        policies: Policies | None = None,
     ) -> None:
         """Add the domain of ``config`` to the ``local`` accounts.
 
         ``listed`` returns the entries of all lists of users that are in force. ``acts`` says whether the server may act
         as other users of the host. ``pass_through`` has passwords verified; None means that users of the domain need
-        tickets."""
+        tickets. ``policies`` are the domain's."""
+        self.policies = policies
         self._local = local
         self._config = config
         self._names = names
@@ -198,8 +201,10 @@ class DomainDirectory:
         self._remember_realm(user)
         own = self.domain_sid
         # Who is in the groups of this server, it says itself.
-        groups = frozenset(sid for sid in user.groups if _domain_of(sid) != own) - self._claims(user)
-        found = Identity(user.name, user.domain, member=Member(user.sid, user.primary_group, groups))
+        groups = frozenset(sid for sid in user.groups if _domain_of(sid) != own) - self._untrue_groups(user)
+        # What claims mean, each forest says itself. No controller translates them here. [MS-CTA 1.3]
+        claims = user.claims if _domain_of(user.sid) in (self._ids.own_domain, *self._forest) else None
+        found = Identity(user.name, user.domain, member=Member(user.sid, user.primary_group, groups, claims=claims))
         try:
             return self.today(found)
         except ValueError as error:
@@ -233,7 +238,7 @@ class DomainDirectory:
             )
         return user
 
-    def _claims(self, user: DomainUser) -> frozenset[Sid]:
+    def _untrue_groups(self, user: DomainUser) -> frozenset[Sid]:
         """Return the groups of the server's own forest that a user of another one is not in, whoever says it.
 
         The own domain's controllers add domain-local groups after the trust. All else comes from the user's domain.

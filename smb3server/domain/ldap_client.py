@@ -92,10 +92,15 @@ class LdapConnection:
         return bytes(answer["serverSaslCreds"]) if answer["serverSaslCreds"].hasValue() else b""
 
     def search(
-        self, base: str, attributes: Sequence[str], where: Sequence[tuple[str, str]] = (), scope: int = SUBTREE
+        self,
+        base: str,
+        attributes: Sequence[str],
+        where: Sequence[tuple[str, str]] = (),
+        scope: int = SUBTREE,
+        most: int = 100,
     ) -> list[tuple[str, Entry]]:
         """Return names and values of the entries in which one of the attributes of ``where`` has its value. Without any
-        these are all entries.
+        these are all entries. More than ``most`` entries are an error.
 
         Raises ``LdapError`` and ``OSError``. [RFC 4511 4.5]
         """
@@ -105,7 +110,7 @@ class LdapConnection:
         request["baseObject"] = base
         request["scope"] = scope
         request["derefAliases"] = 0
-        request["sizeLimit"] = 100
+        request["sizeLimit"] = most
         request["timeLimit"] = 0
         request["typesOnly"] = False
         wanted = [equal(attribute, value.encode()) for attribute, value in where]

@@ -7,6 +7,7 @@ import logging
 from smb3server.access.descriptor import Sid
 from smb3server.auth.users import nt_hash
 from smb3server.domain.controllers import DomainControllers
+from smb3server.domain.ldap_questions import LdapQuestions
 from smb3server.domain.machine import MachineError, machine_of
 from smb3server.domain.netlogon import Netlogon, SecureChannel
 from smb3server.domain.stored_ids import LdapNumbers
@@ -32,7 +33,8 @@ class Member:
         self.validate = self.netlogon.validate
         self.forest = self.netlogon.forest
         self.call = self.netlogon.call
-        self.numbers = LdapNumbers(self.controllers, self.machine, config.realm).numbers
+        self.directory = LdapQuestions(self.controllers, self.machine, config.realm)
+        self.numbers = LdapNumbers(self.directory, config.realm).numbers
 
     @property
     def domain_sid(self) -> Sid | None:

@@ -12,12 +12,15 @@ import itertools
 import struct
 from typing import NamedTuple
 
+from smb3server.access.claims import Claims
 from smb3server.access.descriptor import Sid
 from smb3server.auth.tickets import WIN2K_PAC, Ticket
+from smb3server.domain.claim_sets import claims_of, device_groups
 from smb3server.domain.user import DomainUser
 from smb3server.domain.validation import user_of
 
 LOGON_INFO, SERVER_CHECKSUM, KDC_CHECKSUM, CLIENT_INFO = 1, 6, 7, 10
+CLIENT_CLAIMS, DEVICE_INFO, DEVICE_CLAIMS = 13, 14, 15
 UPN_DNS_INFO, TICKET_CHECKSUM, REQUESTOR, FULL_CHECKSUM = 12, 16, 18, 19
 """Types of buffers. [MS-PAC 2.4]"""
 _MAX_BUFFERS = 64
@@ -64,7 +67,7 @@ def domain_user(ticket: Ticket) -> DomainUser:
         raise ValueError("the PAC is about another user than who asked for the ticket")
     if named is not None and named != user.sid:
         raise ValueError("the PAC has two SIDs of its user")
-    return user if user.name else user._replace(name=ticket.client)
+    return user._replace(name=user.name or ticket.client, claims=_claims(data, buffers))
 
 
 def _buffers(data: bytes) -> dict[int, tuple[int, int]]:
@@ -148,6 +151,19 @@ def _named(data: bytes, buffers: dict[int, tuple[int, int]]) -> Sid | None:
         raise ValueError("malformed PAC: names cut short")
     _, _, sid_size, sid_start = _SAM_NAME_AND_SID.unpack_from(packed, _UPN.size)
     return Sid.unpack(_slice(packed, sid_start, sid_size))
+
+
+def _claims(data: bytes, buffers: dict[int, tuple[int, int]]) -> Claims | None:
+    """Return the claims about the user and its device. [MS-PAC 2.11 to 2.13]"""
+    packed = {
+        kind: _part(data, buffers, kind) for kind in (CLIENT_CLAIMS, DEVICE_INFO, DEVICE_CLAIMS) if kind in buffers
+    }
+    found = Claims(
+        claims_of(packed.get(CLIENT_CLAIMS, b"")),
+        claims_of(packed.get(DEVICE_CLAIMS, b"")),
+        device_groups(packed[DEVICE_INFO]) if DEVICE_INFO in packed else frozenset(),
+    )
+    return found if any(found) else None
 
 
 def _slice(packed: bytes, start: int, size: int) -> bytes:

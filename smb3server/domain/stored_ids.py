@@ -6,31 +6,21 @@ directory, so that they have the same numbers. Without a controller what is reme
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from smb3server.access.descriptor import Sid
-from smb3server.domain import kerberos
-from smb3server.domain.ldap_client import Entry, LdapConnection, LdapError, escaped
-from smb3server.domain.machine import Machine, MachineError
-from smb3server.domain.user import Controller, Controllers, NoController
-from smb3server.process import parts
-
-log = logging.getLogger(__name__)
+from smb3server.domain.ldap_client import Entry, LdapConnection, escaped
+from smb3server.domain.ldap_questions import Asks
 
 _LIFETIME, _NEGATIVE_LIFETIME = 3600.0, 60.0
 """Seconds for which numbers, and that there is none, are believed."""
 _MAX_ENTRIES = 8192
 _AT_ONCE = 50
 """SIDs of one search."""
-_TIMEOUT = 6.0
-"""Seconds for one request to a controller."""
-_SHORTEST_TICKET = 600
-"""Seconds that a ticket must still be valid."""
 _ATTRIBUTES = ("objectSid", "sAMAccountType", "uidNumber", "gidNumber")
 _USER_KIND = 3
 """The high bits of sAMAccountType of users and computers. [MS-SAMR 2.2.1.9]"""
@@ -127,71 +117,20 @@ class StoredIds:
 
 
 class LdapNumbers:
-    """The ``NumberSource`` that asks a controller by LDAP, sealed by Kerberos as the machine account."""
+    """The ``NumberSource`` that asks a controller."""
 
-    def __init__(self, controllers: Controllers, machine: Machine, realm: str) -> None:
-        self._controllers = controllers
-        self._machine = machine
-        self._realm = realm
+    def __init__(self, directory: Asks, realm: str) -> None:
+        self._directory = directory
         self._base = ",".join(f"DC={escaped(part)}" for part in realm.lower().split("."))
-        self._ticket: tuple[str, Any] | None = None
-        """The password that has got credentials, and these."""
 
     def numbers(self, sids: Collection[Sid]) -> dict[Sid, Numbers]:
-        try:
-            import gssapi
-        except ImportError as error:
-            raise NoController(f"{error}; {parts.remedy('domain')}") from error
-        reasons = []
-        for controller in self._controllers.locate():
-            try:
-                found = self._ask(controller, sids)
-            except gssapi.raw.GSSError as error:
-                self._ticket = None
-                reasons.append(f"{controller.name}: Kerberos: {kerberos.words(error)}")
-            except MachineError as error:
-                raise NoController(str(error)) from error
-            except (LdapError, OSError, ValueError) as error:
-                reasons.append(f"{controller.name}: {error}")
-            else:
-                self._controllers.answered(controller)
-                return found
-            log.warning("controller %s", reasons[-1])
-            self._controllers.failed(controller)
-        raise NoController("; ".join(reasons) or "no controller is known: neither `controllers` nor DNS names one")
-
-    def _ask(self, controller: Controller, sids: Collection[Sid]) -> dict[Sid, Numbers]:
-        """Raises ``LdapError``, ``OSError``, ``ValueError``, ``MachineError`` and the errors of ``gssapi``."""
-        ldap = LdapConnection(controller.address, _TIMEOUT)
-        try:
-            ldap.log_on(controller.name, self._realm, self._credentials())
+        def question(ldap: LdapConnection) -> dict[Sid, Numbers]:
             found = ldap.search(self._base, _ATTRIBUTES, [("objectSid", str(sid)) for sid in sids])
-        finally:
-            ldap.close()
-        # References to other domains have no entry.
-        told = dict(_numbers_of(entry) for _, entry in found if "objectsid" in entry)
+            # References to other domains have no entry.
+            return dict(_numbers_of(entry) for _, entry in found if "objectsid" in entry)
+
+        told = self._directory.ask(question)
         return {sid: told[sid] for sid in sids if sid in told}
-
-    def _credentials(self) -> Any:
-        """Return credentials of the machine account, by the latest password that the domain knows."""
-        account = self._machine.account()
-        known = self._ticket
-        passwords = [version.password for version in account.versions]
-        if known is not None and known[0] in passwords and (known[1].lifetime or 0) > _SHORTEST_TICKET:
-            return known[1]
-        import gssapi
-
-        refused: Exception | None = None
-        for password in passwords:
-            try:
-                found = kerberos.credentials(f"{account.machine.upper()}$", self._realm, password)
-            except gssapi.raw.GSSError as error:
-                refused = error
-                continue
-            self._ticket = password, found
-            return found
-        assert refused is not None, "an account has a password"
-        raise refused
 
 
 def _numbers_of(entry: Entry) -> tuple[Sid, Numbers]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from smb3server.access.claims import Claims
     from smb3server.access.descriptor import Sid
 
 
@@ -30,6 +31,8 @@ class DomainUser(NamedTuple):
     """SessionBaseKey of NTLM. Empty for Kerberos."""
     local_groups: frozenset[Sid] = frozenset()
     """Domain-local groups: those of ``groups`` that the server's own domain has added, as a controller says."""
+    claims: Claims | None = None
+    """Claims about the user and its device. NTLM has none: a controller's answer to NETLOGON has no place for them."""
 
 
 class PassThrough(Protocol):

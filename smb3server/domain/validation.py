@@ -13,7 +13,7 @@ from smb3server.domain.user import DomainUser
 
 _GUEST, _HAS_EXTRA_SIDS, _HAS_RESOURCE_GROUPS = 0x1, 0x20, 0x200
 """Bits of UserFlags."""
-_ENABLED, _RESOURCE = 0x4, 0x20000000
+ENABLED, _RESOURCE = 0x4, 0x20000000
 """SE_GROUP_ENABLED and SE_GROUP_RESOURCE. [MS-PAC 2.2.1]"""
 MAX_GROUPS = 4096
 """Groups of a user. A token of Windows has 1024."""
@@ -33,7 +33,7 @@ def user_of(info: Any, realm: str, session_key: bytes = b"") -> DomainUser:
     compressed = "ResourceGroupIds" in info.fields
     if flags & _HAS_EXTRA_SIDS:
         for entry in _entries(info["ExtraSids"]):
-            if int(entry["Attributes"]) & _ENABLED:
+            if int(entry["Attributes"]) & ENABLED:
                 is_local = int(entry["Attributes"]) & _RESOURCE and not compressed
                 (local if is_local else found).add(_sid(entry["Sid"]))
     if flags & _HAS_RESOURCE_GROUPS and compressed and _entries(info["ResourceGroupIds"]):
@@ -76,7 +76,7 @@ def _entries(array: Any) -> Any:
 def _relative(domain: Sid, groups: Any) -> Iterator[Sid]:
     """Iterate over the groups of a list of RIDs."""
     for entry in _entries(groups):
-        if int(entry["Attributes"]) & _ENABLED:
+        if int(entry["Attributes"]) & ENABLED:
             yield _below(domain, int(entry["RelativeId"]))
 
 

@@ -6,7 +6,7 @@ calls by number. Not here: the Witness service (``witness``) and pipes as files 
 Reading order: ``dcerpc`` (PDUs and calls) -> ``security`` (protected calls) -> ``association`` -> ``tcp`` and
 ``endpoint_mapper`` -> ``ndr`` (structures and handles) -> ``srvsvc_lists``, ``srvsvc_shares`` and ``srvsvc`` (sessions
 and shares) -> ``wkssvc`` and ``netdfs`` (namespaces) -> ``lsa_structures``, ``privileges``, ``lsa_privileges`` and
-``lsarpc`` (names, SIDs and privileges), ``dssetup`` -> ``samr`` with ``samr_context``, ``samr_domains``,
-``samr_aliases``, ``samr_users`` and ``samr_passwords`` -> ``fsrvp`` (shadow copies) -> ``pipes`` (the services of each
-pipe).
+``lsarpc`` (names, SIDs and privileges), ``dssetup``, ``lsacap`` (ids of central access policies) -> ``samr`` with
+``samr_context``, ``samr_domains``, ``samr_aliases``, ``samr_users`` and ``samr_passwords`` -> ``fsrvp`` (shadow copies)
+-> ``pipes`` (the services of each pipe).
 """

@@ -35,9 +35,15 @@ def _netdfs(server: ServerState, session: Session) -> list[Interface]:
 
 
 def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
-    from smb3server.rpc import dssetup, lsarpc, samr
+    from smb3server.rpc import dssetup, lsacap, lsarpc, samr
 
-    return [lsarpc.interface(server.accounts, session), samr.interface(server, session), dssetup.interface()]
+    accounts = server.accounts
+    return [
+        lsarpc.interface(accounts, session),
+        samr.interface(server, session),
+        dssetup.interface(),
+        lsacap.interface(accounts, session),
+    ]
 
 
 def _fsrvp(server: ServerState, session: Session) -> list[Interface]:

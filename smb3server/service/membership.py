@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Protocol
 
 from smb3server.access.descriptor import Sid
 from smb3server.auth.directory import Known
 from smb3server.backends.local.impersonate import may_act
+from smb3server.domain.central_policies import CentralPolicies, file_of
 from smb3server.domain.directory import DomainDirectory
 from smb3server.domain.ids import IdMap, Ids
+from smb3server.domain.ldap_questions import Asks
 from smb3server.domain.names import ControllerNames, Names, SealedCalls, Source
 from smb3server.domain.questions import Questions
 from smb3server.domain.stored_ids import Numbers, NumberSource, StoredIds
@@ -20,9 +23,19 @@ from smb3server.settings.domain import DomainConfig
 
 log = logging.getLogger(__name__)
 
+POLICIES_EVERY = 300.0
+"""Seconds between two looks at the central access policies of the directory."""
+POLICIES_RETRY = 30.0
+"""Seconds until the next look while no controller answers."""
+
 
 class Channel(PassThrough, SealedCalls, NumberSource, Protocol):
     """What the machine account may ask of controllers: who has made a response, names, and numbers."""
+
+    @property
+    def directory(self) -> Asks:
+        """Has controllers asked by LDAP."""
+        ...
 
     @property
     def domain_sid(self) -> Sid | None:
@@ -57,6 +70,11 @@ class Membership:
             ids = Ids(config.id_mapping, *config.id_range, config.trusted_ranges)
         if channel is not None:
             ids.own_domain = channel.domain_sid
+        self._policies: CentralPolicies | None = None
+        if channel is not None and config.secret is not None:
+            file, chosen = file_of(config.secret), config.central_policies
+            self._policies = CentralPolicies(channel.directory, file, chosen, channel.domain_sid)
+            self._policies.load()
         server.accounts = DomainDirectory(
             server.local_accounts,
             config,
@@ -66,11 +84,29 @@ class Membership:
             listed=lambda: _listed(server),
             acts=may_act,
             pass_through=channel,
+            policies=self._policies.policies if self._policies is not None else None,
         )
+
+    async def run(self) -> None:
+        """Apply the central access policies as the directory changes."""
+        if self._policies is not None:
+            await follow(self._policies.refresh)
 
     def close(self) -> None:
         """Ask controllers nothing more."""
         self._questions.close()
+
+
+async def follow(refresh: Callable[[], None], sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+    """Call ``refresh``, which asks a controller, on a thread again and again: soon if none answers."""
+    while True:
+        pause = POLICIES_EVERY
+        try:
+            await asyncio.to_thread(refresh)
+        except (NoController, OSError) as error:
+            log.warning("central access policies: %s", error)
+            pause = POLICIES_RETRY
+        await sleep(pause)
 
 
 def _listed(server: Server) -> Iterator[str]:

@@ -244,6 +244,8 @@ class Service(Running):
             self._tasks.append(asyncio.create_task(follow_users(self.users)))
         if self._machine_account is not None:
             self._tasks.append(asyncio.create_task(self._machine_account.run()))
+        if self._membership is not None:
+            self._tasks.append(asyncio.create_task(self._membership.run()))
         if self.config.discovery is not None:
             self._announce(self.config.discovery)
 

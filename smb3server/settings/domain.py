@@ -45,6 +45,8 @@ class DomainConfig:
     """First and last uid and gid of users and groups of the domain."""
     trusted_ranges: Mapping[Sid, tuple[int, int]] = field(default_factory=dict)
     """Those of trusted domains, by the domain's SID, with ``rid``."""
+    central_policies: tuple[str, ...] | None = None
+    """Names of the central access policies that apply. None means all that the directory has."""
 
     @property
     def host(self) -> str:

@@ -27,7 +27,7 @@ def token_of(session: Session, user: User | None, accounts: Directory) -> Token:
         accounts.memberships(identity),
         accounts.privileges(identity),
     )
-    token = tokens.token_for(identity, sid, user, groups, privileges)
+    token = tokens.token_for(identity, sid, user, groups, privileges, accounts.policies)
     session.token = (identity, user, token)
     return token
 

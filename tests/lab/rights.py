@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from smb3server.access.claims import Claim, ClaimType
 from smb3server.access.descriptor import (
     BUILTIN_GUESTS,
     EVERYONE,
@@ -19,6 +20,7 @@ from smb3server.access.descriptor import (
 )
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import user_sid
+from smb3server.access.resource_attributes import attribute_ace
 from smb3server.backends.base import User
 from smb3server.backends.local.reparse import symlink_buffer
 from smb3server.wire import create, file_info, fsctl, lock, offload, query_directory, read_write
@@ -222,11 +224,21 @@ def self_relative(**parts: Any) -> bytes:
 
 
 LABEL = Ace(AceType.MANDATORY_LABEL, 0, 1, Sid(16, (8192,)))
+ATTRIBUTE = attribute_ace(Claim("Project", ClaimType.STRING, ("SQL",)))
+POLICY = Ace(AceType.SCOPED_POLICY_ID, 0, 0, Sid(17, (1, 2)))
 AUDIT = Ace(AceType.AUDIT, 0xC0, FILE_ALL_ACCESS, EVERYONE)
 _set("set the owner", 0, self_relative(owner=EVERYONE), parts=SecurityInformation.OWNER)
 _set("set the group", 0, self_relative(group=BUILTIN_GUESTS), parts=SecurityInformation.GROUP)
 _set("set the DACL", 0, self_relative(dacl=Acl((allow(EVERYONE, FILE_ALL_ACCESS),))), parts=SecurityInformation.DACL)
 _set("set the mandatory label", 0, self_relative(sacl=Acl((LABEL,))), parts=SecurityInformation.LABEL)
+_set("set resource attributes", 0, self_relative(sacl=Acl((ATTRIBUTE,))), parts=SecurityInformation.ATTRIBUTE)
+_set(
+    "set the central access policy",
+    0,
+    self_relative(sacl=Acl((POLICY,))),
+    parts=SecurityInformation.SCOPE,
+    access=SYSTEM_SECURITY,
+)
 _set("set the SACL", 0, self_relative(sacl=Acl((AUDIT,))), parts=SecurityInformation.SACL, access=SYSTEM_SECURITY)
 _set(
     "set another owner, for backup",

@@ -138,6 +138,8 @@ TABLE: tuple[Row, ...] = (
     _row("set the group", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),
     _row("set the mandatory label", "file.WRITE_OWNER", "MS-SMB2 3.3.5.21.3"),
     _row("set the DACL", "file.WRITE_DAC", "MS-SMB2 3.3.5.21.3"),
+    _row("set resource attributes", "file.WRITE_DAC", "MS-DTYP 2.4.7"),
+    _row("set the central access policy", "nobody", "MS-DTYP 2.4.7", True, NtStatus.PRIVILEGE_NOT_HELD, _SECURITY),
     _row("set the SACL", "nobody", "MS-SMB2 3.3.5.21.3", True, NtStatus.PRIVILEGE_NOT_HELD, _SECURITY),
     _row("query owner, group and DACL", "file.READ_CONTROL", "MS-SMB2 3.3.5.20.3", False),
     _row("query the SACL", "nobody", "MS-SMB2 3.3.5.20.3", False, NtStatus.PRIVILEGE_NOT_HELD, _SECURITY),

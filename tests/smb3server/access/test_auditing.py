@@ -7,6 +7,9 @@ import pytest
 from smb3server.access import required
 from smb3server.access.auditing import audited_access
 from smb3server.access.check import Token
+from smb3server.access.claims import Claim, Claims, ClaimType
+from smb3server.access.conditions.expression import pack
+from smb3server.access.conditions.text import parse_condition
 from smb3server.access.descriptor import EVERYONE, OWNER_RIGHTS, Ace, AceFlag, AceType, Acl, SecurityDescriptor, Sid
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import user_sid
@@ -16,10 +19,15 @@ from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import StatusError
 
 ALICE, BOB = user_sid(1000), user_sid(1001)
-TOKEN = Token(ALICE, frozenset({ALICE, EVERYONE}), EVERYONE)
+CLAIMS = Claims((Claim("Level", ClaimType.INT64, (5,)),))
+TOKEN = Token(ALICE, frozenset({ALICE, EVERYONE}), EVERYONE, 0, CLAIMS)
 SUCCESS, FAILURE = int(AceFlag.SUCCESSFUL_ACCESS), int(AceFlag.FAILED_ACCESS)
 READ, WRITE = int(Access.READ_DATA), int(Access.WRITE_DATA)
 SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
+
+
+def _condition(text: str) -> bytes:
+    return pack(parse_condition(text))
 
 
 def _of(*aces: Ace, owner: Sid = BOB) -> SecurityDescriptor:
@@ -38,6 +46,10 @@ def _of(*aces: Ace, owner: Sid = BOB) -> SecurityDescriptor:
         (Ace(AceType.AUDIT, SUCCESS, int(Access.GENERIC_WRITE), EVERYONE), BOB, WRITE, True, WRITE),
         (Ace(AceType.AUDIT, SUCCESS | AceFlag.INHERIT_ONLY, READ, EVERYONE), BOB, READ, True, 0),
         (Ace(AceType.AUDIT_CALLBACK, SUCCESS, READ, EVERYONE, b"artx"), BOB, READ, True, READ),
+        (Ace(AceType.AUDIT_CALLBACK, SUCCESS, READ, EVERYONE, _condition("@User.Level == 5")), BOB, READ, True, READ),
+        (Ace(AceType.AUDIT_CALLBACK, SUCCESS, READ, EVERYONE, _condition("@User.Level == 4")), BOB, READ, True, 0),
+        (Ace(AceType.AUDIT_CALLBACK, SUCCESS, READ, EVERYONE, _condition("@User.Other == 4")), BOB, READ, True, READ),
+        (Ace(AceType.AUDIT_CALLBACK, SUCCESS, READ, BOB, _condition("@User.Level == 5")), BOB, READ, True, 0),
         (Ace(AceType.ALARM, SUCCESS, READ, EVERYONE), BOB, READ, True, 0),
         (Ace(AceType.MANDATORY_LABEL, SUCCESS, READ, EVERYONE), BOB, READ, True, 0),
     ],

@@ -11,7 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smb3server.access.check import Token, granted_access
-from smb3server.access.descriptor import EVERYONE, Ace, AceFlag, Acl, Control, SecurityDescriptor, Sid, allow, deny
+from smb3server.access.conditions.expression import pack
+from smb3server.access.conditions.text import parse_condition
+from smb3server.access.descriptor import (
+    EVERYONE,
+    Ace,
+    AceFlag,
+    AceType,
+    Acl,
+    Control,
+    SecurityDescriptor,
+    Sid,
+    allow,
+    deny,
+)
 from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.access.posix import MAX_NAMED, default_descriptor, group_sid, to_mode, to_posix_acl, user_sid
 from smb3server.backends.base import Disposition, OpenRequest
@@ -42,6 +55,24 @@ def test_named_users_and_groups_get_entries() -> None:
     assert data is not None
     nobody = 0xFFFFFFFF
     assert entries(data) == [(1, 7, nobody), (2, 7, 2), (4, 0, nobody), (8, 4, 3), (16, 7, nobody), (32, 0, nobody)]
+
+
+def test_the_host_knows_no_conditions() -> None:
+    """Who is allowed under a condition gets nothing there, and who is denied under one gets nothing either."""
+    true = pack(parse_condition("Member_of {SID(WD)}"))
+    aces = (
+        Ace(AceType.DENIED_CALLBACK, 0, FILE_ALL_ACCESS, BOB, pack(parse_condition("!(Member_of {SID(WD)})"))),
+        Ace(AceType.ALLOWED_CALLBACK, 0, FILE_ALL_ACCESS, STAFF, true),
+        Ace(AceType.ALLOWED_CALLBACK, 0, FILE_ALL_ACCESS, EVERYONE, true),
+        allow(BOB, FILE_ALL_ACCESS),
+        allow(OWNER, FILE_ALL_ACCESS),
+    )
+    descriptor = SecurityDescriptor(OWNER, GROUP, Acl(aces), None, int(Control.DACL_PRESENT))
+    assert to_mode(descriptor) == 0o700
+    data = to_posix_acl(descriptor)
+    assert data is not None
+    assert [(tag, bits) for tag, bits, number in entries(data) if number == 2] == [(2, 0)]
+    assert granted_access(descriptor, Token(BOB, frozenset({BOB, EVERYONE}), GROUP)) == FILE_ALL_ACCESS
 
 
 DOMAIN = Sid(5, (21, 1, 2, 3, 1000))

@@ -32,6 +32,7 @@ class Foreign:
     domain = "CORP"
     domain_sid = DOMAIN
     groups = Groups()
+    policies = None
 
     def __init__(self) -> None:
         self._controller = UserDatabase()

@@ -30,6 +30,15 @@ def parsed(folder: Path, settings: str) -> Config:
     return parse_arguments(["--config", str(file)])
 
 
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [('central_policies = ["Finance"]', ("Finance",)), ("central_policies = []", ()), ("", None)],
+)
+def test_central_access_policies_are_chosen_by_name(tmp_path: Path, line: str, names: tuple[str, ...] | None) -> None:
+    domain = parsed(tmp_path, line).domain
+    assert domain is not None and domain.central_policies == names
+
+
 def test_ranges_are_those_of_the_domains(tmp_path: Path) -> None:
     domain = parsed(tmp_path, 'trusted_ranges = ["S-1-5-21-7-8-9 1000000-1099999"]').domain
     assert domain is not None and domain.trusted_ranges == {Sid.parse("S-1-5-21-7-8-9"): (1_000_000, 1_099_999)}

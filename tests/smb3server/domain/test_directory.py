@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from smb3server.access.claims import Claim, Claims, ClaimType
 from smb3server.access.descriptor import Sid
 from smb3server.access.identity import Identity
 from smb3server.access.posix import group_sid, user_sid
@@ -300,6 +301,19 @@ def test_domains_of_one_forest_believe_each_other() -> None:
     made.controller.domains = frozenset({CORP, OTHER})
     made.controller.answer = carol(domain=OTHER)
     assert STAFF in made.directory.memberships(made.log_on("carol", "OTHER"))
+    made.questions.close()
+
+
+def test_claims_count_within_the_forest() -> None:
+    """Another forest's claims have other meanings, and no controller has translated them."""
+    made = Scene(acts=False)
+    claims = Claims((Claim("ad://ext/department", ClaimType.STRING, ("IT",)),))
+    made.controller.answer = carol()._replace(claims=claims)
+    own = made.log_on("carol", "CORP").member
+    made.controller.answer = carol(domain=OTHER)._replace(claims=claims)
+    other = made.log_on("carol", "OTHER").member
+    assert own is not None and own.claims == claims
+    assert other is not None and other.claims is None
     made.questions.close()
 
 

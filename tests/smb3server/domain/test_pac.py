@@ -5,29 +5,14 @@ from __future__ import annotations
 import struct
 
 import pytest
-from impacket.krb5 import crypto
 
 from smb3server.access.descriptor import Sid
 from smb3server.domain import pac
 from smb3server.domain.pac import domain_user
-from tests.lab.domain_ticket import KEY, RECORDED, ticket
+from tests.lab.domain_ticket import BUFFERS, KEY, RECORDED, signed, ticket
 
 DOMAIN = "S-1-5-21-2978586452-3620782389-100791958"
 USER = Sid.parse(f"{DOMAIN}-1104")
-BUFFERS = pac._buffers(RECORDED)
-
-
-def signed(data: bytes | bytearray) -> bytes:
-    """The PAC with a right signature of the server: what checks must find that is wrong otherwise."""
-    made = bytearray(data)
-    buffers = pac._buffers(bytes(made))
-    own, controller = (pac._signature(bytes(made), buffers, kind) for kind in (pac.SERVER_CHECKSUM, pac.KDC_CHECKSUM))
-    for signature in (own, controller):
-        made[signature.start : signature.start + 12] = bytes(12)
-    right = crypto.make_checksum(16, crypto.Key(18, KEY), 17, bytes(made))
-    made[own.start : own.start + 12] = right
-    made[controller.start : controller.start + 12] = controller.value
-    return bytes(made)
 
 
 def changed(kind: int, offset: int, value: bytes) -> bytearray:
