@@ -49,6 +49,12 @@ def _fsrvp(server: ServerState, session: Session) -> list[Interface]:
     return [fsrvp.interface(server, session, agent)]
 
 
+def _svcctl(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import svcctl
+
+    return [svcctl.interface(server, session)]
+
+
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
@@ -58,6 +64,7 @@ PIPES: dict[str, InterfaceFactory] = {
     "samr": _lsarpc,
     "lsass": _lsarpc,
     "fssagentrpc": _fsrvp,
+    "svcctl": _svcctl,
 }
 """Services by the name of their pipe without ``\\pipe\\``. impacket's NDR is imported on first use."""
 
