@@ -55,6 +55,36 @@ def _decoded(request_type: Any, stub: bytes) -> Any:
         raise Fault(FAULT_BAD_STUB_DATA) from error
 
 
+class CallError(Exception):
+    """Ends a call with the error, or the status, that its answer ends in."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__(f"error 0x{error:x}")
+        self.error = error
+
+
+def answering(answer_type: Any, serve: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+    """Return a function that lets ``serve`` fill an answer, and reports the ``CallError`` that it raises.
+
+    What ``serve`` has filled until then goes out with the error."""
+
+    def call(request: Any) -> Any:
+        answer = answer_type()
+        answer["ErrorCode"] = 0
+        try:
+            serve(request, answer)
+        except CallError as error:
+            answer["ErrorCode"] = error.error
+        return answer
+
+    return call
+
+
+def operations(*served: tuple[Any, Any, Callable[[Any, Any], None]]) -> dict[int, Operation]:
+    """Return operations by opnum, each of a request, its answer, and what fills the answer."""
+    return {request.opnum: operation(request, answering(answer, serve)) for request, answer, serve in served}
+
+
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
     """Return an operation that decodes its request, calls ``serve`` and encodes the result."""
 

@@ -55,6 +55,12 @@ def _svcctl(server: ServerState, session: Session) -> list[Interface]:
     return [svcctl.interface(server, session)]
 
 
+def _winreg(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import winreg
+
+    return [winreg.interface(server, session)]
+
+
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
@@ -65,6 +71,7 @@ PIPES: dict[str, InterfaceFactory] = {
     "lsass": _lsarpc,
     "fssagentrpc": _fsrvp,
     "svcctl": _svcctl,
+    "winreg": _winreg,
 }
 """Services by the name of their pipe without ``\\pipe\\``. impacket's NDR is imported on first use."""
 

@@ -25,7 +25,7 @@ class Service(NamedTuple):
     description: str
 
 
-_SERVER = Service("LanmanServer", "Server", "Serves files over SMB: smb3server itself.")
+SERVER = Service("LanmanServer", "Server", "Serves files over SMB: smb3server itself.")
 _REGISTRY = Service("RemoteRegistry", "Remote Registry", "Shows settings of this server as a registry, read only.")
 _EVENT_LOG = Service("EventLog", "Windows Event Log", "Shows the latest events of this server, from memory.")
 _DFS = Service("Dfs", "DFS Namespace", "Serves the DFS namespaces of this server.")
@@ -35,7 +35,7 @@ _WITNESS = Service("SmbWitness", "SMB Witness", "Tells clients when a node of th
 
 def running(server: ServerState) -> Iterator[Service]:
     """Return the services that run now."""
-    yield from (_SERVER, _REGISTRY, _EVENT_LOG)
+    yield from (SERVER, _REGISTRY, _EVENT_LOG)
     if server.serves_dfs:
         yield _DFS
     if server.settings.home is not None:

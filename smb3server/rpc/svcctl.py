@@ -23,9 +23,10 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_PARAMETER,
     ERROR_MORE_DATA,
     NULL_HANDLE,
+    CallError,
     Handles,
     declare,
-    operation,
+    operations,
     text,
     wire_uuid,
 )
@@ -103,14 +104,6 @@ class _Opened(NamedTuple):
     granted: int
 
 
-class _WrongError(Exception):
-    """Ends a call with an error."""
-
-    def __init__(self, error: int) -> None:
-        super().__init__(f"error {error}")
-        self.error = error
-
-
 def _string(value: str) -> bytes:
     return text(value).encode("utf-16-le")
 
@@ -173,26 +166,26 @@ class _Control:
         self._handles = Handles()
 
     def _manager(self, handle: Any, right: int) -> None:
-        """Check a handle of the database. Raises ``Fault``, or ``_WrongError`` for a right that it has not."""
+        """Check a handle of the database. Raises ``Fault``, or ``CallError`` for a right that it has not."""
         found = self._handles.find(handle)
         if not isinstance(found, _Manager):
-            raise _WrongError(ERROR_INVALID_HANDLE)
+            raise CallError(ERROR_INVALID_HANDLE)
         if not found.granted & right:
-            raise _WrongError(ERROR_ACCESS_DENIED)
+            raise CallError(ERROR_ACCESS_DENIED)
 
     def _service(self, handle: Any, right: int) -> Service:
-        """Return the service of a handle. Raises ``Fault``, or ``_WrongError`` for a right that it has not."""
+        """Return the service of a handle. Raises ``Fault``, or ``CallError`` for a right that it has not."""
         found = self._handles.find(handle)
         if not isinstance(found, _Opened):
-            raise _WrongError(ERROR_INVALID_HANDLE)
+            raise CallError(ERROR_INVALID_HANDLE)
         if not found.granted & right:
-            raise _WrongError(ERROR_ACCESS_DENIED)
+            raise CallError(ERROR_ACCESS_DENIED)
         return found.service
 
     def _named(self, value: Any) -> Service:
         found = find(self._server, str(value).rstrip("\0"))
         if found is None:
-            raise _WrongError(ERROR_SERVICE_DOES_NOT_EXIST)
+            raise CallError(ERROR_SERVICE_DOES_NOT_EXIST)
         return found
 
     # Handles
@@ -207,10 +200,10 @@ class _Control:
         answer["lpScHandle"] = NULL_HANDLE
         database = request["lpDatabaseName"]
         if isinstance(database, str) and database.rstrip("\0").casefold() != "servicesactive":
-            raise _WrongError(ERROR_DATABASE_DOES_NOT_EXIST)
+            raise CallError(ERROR_DATABASE_DOES_NOT_EXIST)
         granted = MANAGER.granted(int(request["dwDesiredAccess"]) | _CONNECT, self._server, self._session)
         if granted is None:
-            raise _WrongError(ERROR_ACCESS_DENIED)
+            raise CallError(ERROR_ACCESS_DENIED)
         answer["lpScHandle"] = self._handles.add(_Manager(granted))
 
     def open_service(self, request: Any, answer: Any) -> None:
@@ -220,7 +213,7 @@ class _Control:
         service = self._named(request["lpServiceName"])
         granted = SERVICE.granted(int(request["dwDesiredAccess"]), self._server, self._session)
         if granted is None:
-            raise _WrongError(ERROR_ACCESS_DENIED)
+            raise CallError(ERROR_ACCESS_DENIED)
         answer["lpServiceHandle"] = self._handles.add(_Opened(service, granted))
 
     # Lists
@@ -235,13 +228,13 @@ class _Control:
         self._manager(request["hSCManager"], _ENUMERATE)
         extended = isinstance(request, scmr.REnumServicesStatusExW)
         if extended and int(request["InfoLevel"]) != 0:
-            raise _WrongError(ERROR_INVALID_LEVEL)
+            raise CallError(ERROR_INVALID_LEVEL)
         kinds, states = int(request["dwServiceType"]), int(request["dwServiceState"])
         if not kinds & (_WIN32 | _DRIVERS) or not 1 <= states <= _ACTIVE | _INACTIVE:
-            raise _WrongError(ERROR_INVALID_PARAMETER)
+            raise CallError(ERROR_INVALID_PARAMETER)
         group = request["pszGroupName"] if extended else NULL
         if isinstance(group, str) and group.rstrip("\0"):
-            raise _WrongError(ERROR_SERVICE_DOES_NOT_EXIST)
+            raise CallError(ERROR_SERVICE_DOES_NOT_EXIST)
         found = list(running(self._server)) if kinds & SHARE_PROCESS and states & _ACTIVE else []
         first = min(int(resume), len(found)) if given else 0
         status = _STATUS_PROCESS.pack(*_status_process()) if extended else _STATUS.pack(*_status())
@@ -251,14 +244,14 @@ class _Control:
         if listing.needed:
             if given:
                 answer["lpResumeIndex"] = first + listing.count
-            raise _WrongError(ERROR_MORE_DATA)
+            raise CallError(ERROR_MORE_DATA)
 
     def dependents(self, request: Any, answer: Any) -> None:
         """Serve REnumDependentServicesW: no service needs another. [MS-SCMR 3.1.4.13]"""
         answer["lpServices"] = bytes(_size(request, _MAX_BUFFER))
         self._service(request["hService"], _DEPENDENTS)
         if not 1 <= int(request["dwServiceState"]) <= _ACTIVE | _INACTIVE:
-            raise _WrongError(ERROR_INVALID_PARAMETER)
+            raise CallError(ERROR_INVALID_PARAMETER)
 
     def display_name(self, request: Any, answer: Any) -> None:
         """Serve RGetServiceDisplayNameW. [MS-SCMR 3.1.4.20]"""
@@ -272,7 +265,7 @@ class _Control:
             for one in running(self._server):
                 if one.display_name.casefold() == asked:
                     return one.name
-            raise _WrongError(ERROR_SERVICE_DOES_NOT_EXIST)
+            raise CallError(ERROR_SERVICE_DOES_NOT_EXIST)
 
         self._name(request, answer, named)
 
@@ -282,11 +275,11 @@ class _Control:
         answer["lpDisplayName"], answer["lpcchBuffer"] = text(""), room
         self._manager(request["hSCManager"], _CONNECT)
         if not self._server.accounts.administers(self._session.identity):
-            raise _WrongError(ERROR_ACCESS_DENIED)
+            raise CallError(ERROR_ACCESS_DENIED)
         name = named()
         answer["lpcchBuffer"] = len(name)
         if len(name) > room:
-            raise _WrongError(ERROR_INSUFFICIENT_BUFFER)
+            raise CallError(ERROR_INSUFFICIENT_BUFFER)
         answer["lpDisplayName"] = text(name)
 
     def lock_status(self, request: Any, answer: Any) -> None:
@@ -297,8 +290,8 @@ class _Control:
             needed = 12 + len(_string(""))
             answer["pcbBytesNeeded"] = needed
             if int(request["cbBufSize"]) < needed:
-                raise _WrongError(ERROR_INSUFFICIENT_BUFFER)
-        except _WrongError:
+                raise CallError(ERROR_INSUFFICIENT_BUFFER)
+        except CallError:
             told["lpLockOwner"] = NULL
             raise
         told["lpLockOwner"] = text("")
@@ -316,14 +309,14 @@ class _Control:
         answer["lpBuffer"] = bytes(size)
         self._service(request["hService"], _QUERY_STATUS)
         if int(request["InfoLevel"]) != 0:
-            raise _WrongError(ERROR_INVALID_LEVEL)
+            raise CallError(ERROR_INVALID_LEVEL)
         self._put(answer, _STATUS_PROCESS.pack(*_status_process()), size)
 
     @staticmethod
     def _put(answer: Any, data: bytes, size: int) -> None:
         answer["pcbBytesNeeded"] = len(data)
         if size < len(data):
-            raise _WrongError(ERROR_INSUFFICIENT_BUFFER)
+            raise CallError(ERROR_INSUFFICIENT_BUFFER)
         answer["lpBuffer"] = data.ljust(size, b"\0")
 
     def config(self, request: Any, answer: Any) -> None:
@@ -337,8 +330,8 @@ class _Control:
             needed = 36 + sum(len(_string(value)) for value in values)
             answer["pcbBytesNeeded"] = needed
             if size < needed:
-                raise _WrongError(ERROR_INSUFFICIENT_BUFFER)
-        except _WrongError:
+                raise CallError(ERROR_INSUFFICIENT_BUFFER)
+        except CallError:
             # Once one was null, impacket takes no other value.
             for name in names:
                 told[name] = NULL
@@ -363,7 +356,7 @@ class _Control:
         }
         data = levels.get(int(request["dwInfoLevel"]))
         if data is None:
-            raise _WrongError(ERROR_INVALID_LEVEL)
+            raise CallError(ERROR_INVALID_LEVEL)
         self._put(answer, data, size)
 
     def security(self, request: Any, answer: Any) -> None:
@@ -373,13 +366,13 @@ class _Control:
         found = self._handles.find(request["hService"])
         parts = int(request["dwSecurityInformation"])
         if not parts & (OWNER_SECURITY | GROUP_SECURITY | DACL_SECURITY | SACL_SECURITY):
-            raise _WrongError(ERROR_INVALID_PARAMETER)
+            raise CallError(ERROR_INVALID_PARAMETER)
         if parts & SACL_SECURITY or not found.granted & _READ_CONTROL:
-            raise _WrongError(ERROR_ACCESS_DENIED)
+            raise CallError(ERROR_ACCESS_DENIED)
         data = (SERVICE if isinstance(found, _Opened) else MANAGER).descriptor(parts)
         answer["pcbBytesNeeded"] = len(data)
         if size < len(data):
-            raise _WrongError(ERROR_INSUFFICIENT_BUFFER)
+            raise CallError(ERROR_INSUFFICIENT_BUFFER)
         answer["lpSecurityDescriptor"] = data.ljust(size, b"\0")
 
     # What nobody can do here
@@ -389,16 +382,16 @@ class _Control:
         code = int(request["dwControl"])
         right = _CONTROL_RIGHTS.get(code, _USER_CONTROL if 128 <= code <= 255 else 0)
         if not right:
-            raise _WrongError(ERROR_INVALID_PARAMETER)
+            raise CallError(ERROR_INVALID_PARAMETER)
         self._service(request["hService"], right)
         _fill_status(answer["lpServiceStatus"])
         if code != _INTERROGATE_CODE:
-            raise _WrongError(ERROR_INVALID_SERVICE_CONTROL)
+            raise CallError(ERROR_INVALID_SERVICE_CONTROL)
 
     def start(self, request: Any, answer: Any) -> None:
         """Serve RStartServiceW: what is here runs. [MS-SCMR 3.1.4.19]"""
         self._service(request["hService"], _START)
-        raise _WrongError(ERROR_SERVICE_ALREADY_RUNNING)
+        raise CallError(ERROR_SERVICE_ALREADY_RUNNING)
 
     def refuse(self, request: Any, answer: Any) -> None:
         """Refuse a call that would change the database or a service. The host decides about them.
@@ -410,28 +403,13 @@ class _Control:
                 answer[name] = NULL
         handle, _ = request.structure[0]
         self._handles.find(request[handle])
-        raise _WrongError(ERROR_ACCESS_DENIED)
-
-
-def _answering(answer_type: Any, serve: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
-    """Return a function that lets ``serve`` fill an answer, and reports what it raises."""
-
-    def call(request: Any) -> Any:
-        answer = answer_type()
-        answer["ErrorCode"] = 0
-        try:
-            serve(request, answer)
-        except _WrongError as error:
-            answer["ErrorCode"] = error.error
-        return answer
-
-    return call
+        raise CallError(ERROR_ACCESS_DENIED)
 
 
 def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     control = _Control(server, session)
-    served = (
+    served = operations(
         (scmr.RCloseServiceHandle, scmr.RCloseServiceHandleResponse, control.close),
         (scmr.RControlService, scmr.RControlServiceResponse, control.control),
         (scmr.RDeleteService, Status, control.refuse),
@@ -455,8 +433,4 @@ def interface(server: ServerState, session: Session) -> Interface:
         (scmr.RQueryServiceStatusEx, scmr.RQueryServiceStatusExResponse, control.status_extended),
         (scmr.REnumServicesStatusExW, EnumExResponse, control.enumerate),
     )
-    return Interface(
-        UUID,
-        VERSION,
-        {request.opnum: operation(request, _answering(answer, serve)) for request, answer, serve in served},
-    )
+    return Interface(UUID, VERSION, served)
