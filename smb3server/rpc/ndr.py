@@ -9,6 +9,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from impacket.dcerpc.v5.dtypes import USHORT
+from impacket.dcerpc.v5.ndr import NDRPOINTER
+
 from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, FAULT_UNSPECIFIED, Deferred, Fault, Operation
 
 log = logging.getLogger(__name__)
@@ -78,6 +81,39 @@ def answering(answer_type: Any, serve: Callable[[Any, Any], None]) -> Callable[[
         return answer
 
     return call
+
+
+ServerName = declare(NDRPOINTER, referent=(("Data", USHORT),))
+"""The name of the server where a call begins with a pointer to one character. Nothing depends on it.
+[MS-RRP 2.2.2, MS-EVEN 2.2.7]"""
+
+
+class ByteAnswer:
+    """An answer that begins with a conformant array of bytes and goes on with numbers, in the order of ``names``.
+
+    impacket needs a minute for an array of half a megabyte. ``optional``: the number that is a unique pointer."""
+
+    def __init__(self, array: str, *names: str, optional: str = "") -> None:
+        self._array = array
+        self._optional = optional
+        self._data = b""
+        self._numbers: dict[str, int | None] = dict.fromkeys((*names, "ErrorCode"), 0)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == self._array:
+            self._data = value
+        else:
+            self._numbers[name] = value
+
+    def getData(self) -> bytes:
+        """Return the encoded answer."""
+        parts = [len(self._data).to_bytes(4, "little"), self._data, bytes(-len(self._data) % 4)]
+        for name, value in self._numbers.items():
+            if name == self._optional:
+                parts.append((0 if value is None else 0x20000).to_bytes(4, "little"))
+            if value is not None:
+                parts.append(value.to_bytes(4, "little"))
+        return b"".join(parts)
 
 
 def operations(*served: tuple[Any, Any, Callable[[Any, Any], None]]) -> dict[int, Operation]:

@@ -61,6 +61,12 @@ def _winreg(server: ServerState, session: Session) -> list[Interface]:
     return [winreg.interface(server, session)]
 
 
+def _eventlog(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import eventlog
+
+    return [eventlog.interface(server, session)]
+
+
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
@@ -72,6 +78,7 @@ PIPES: dict[str, InterfaceFactory] = {
     "fssagentrpc": _fsrvp,
     "svcctl": _svcctl,
     "winreg": _winreg,
+    "eventlog": _eventlog,
 }
 """Services by the name of their pipe without ``\\pipe\\``. impacket's NDR is imported on first use."""
 

@@ -23,6 +23,7 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_PARAMETER,
     ERROR_MORE_DATA,
     NULL_HANDLE,
+    ByteAnswer,
     CallError,
     Handles,
     declare,
@@ -75,20 +76,16 @@ _STATUS_PROCESS = struct.Struct("<9I")
 _OFFSETS = struct.Struct("<II")
 
 
-EnumExResponse = declare(
-    NDRCALL,
-    structure=tuple(
-        (name, scmr.LPBOUNDED_DWORD_256K if name == "lpResumeIndex" else kind)
-        for name, kind in scmr.REnumServicesStatusExWResponse.structure
-    ),
-)
-"""The answer with the pointer. impacket's has a number. [MS-SCMR 3.1.4.41]"""
 Status = declare(NDRCALL, structure=(("ErrorCode", DWORD),))
 HandleAndStatus = declare(NDRCALL, structure=(("Handle", scmr.SC_RPC_HANDLE), ("ErrorCode", DWORD)))
 TagAndStatus = declare(NDRCALL, structure=(("Tag", scmr.LPDWORD), ("ErrorCode", DWORD)))
 TagHandleAndStatus = declare(
     NDRCALL, structure=(("Tag", scmr.LPDWORD), ("Handle", scmr.SC_RPC_HANDLE), ("ErrorCode", DWORD))
 )
+
+
+def _listed() -> ByteAnswer:
+    return ByteAnswer("lpBuffer", "pcbBytesNeeded", "lpServicesReturned", "lpResumeIndex", optional="lpResumeIndex")
 
 
 class _Manager(NamedTuple):
@@ -224,7 +221,7 @@ class _Control:
         answer["lpBuffer"] = bytes(size)
         resume = request["lpResumeIndex"]
         given = isinstance(resume, int) and not isinstance(resume, bool) and request.fields["lpResumeIndex"]["ReferentID"]
-        answer["lpResumeIndex"] = 0 if given else NULL
+        answer["lpResumeIndex"] = 0 if given else None
         self._manager(request["hSCManager"], _ENUMERATE)
         extended = isinstance(request, scmr.REnumServicesStatusExW)
         if extended and int(request["InfoLevel"]) != 0:
@@ -414,13 +411,13 @@ def interface(server: ServerState, session: Session) -> Interface:
         (scmr.RControlService, scmr.RControlServiceResponse, control.control),
         (scmr.RDeleteService, Status, control.refuse),
         (scmr.RLockServiceDatabase, HandleAndStatus, control.refuse),
-        (scmr.RQueryServiceObjectSecurity, scmr.RQueryServiceObjectSecurityResponse, control.security),
+        (scmr.RQueryServiceObjectSecurity, lambda: ByteAnswer("lpSecurityDescriptor", "pcbBytesNeeded"), control.security),
         (scmr.RSetServiceObjectSecurity, Status, control.refuse),
         (scmr.RQueryServiceStatus, scmr.RQueryServiceStatusResponse, control.status),
         (scmr.RChangeServiceConfigW, TagAndStatus, control.refuse),
         (scmr.RCreateServiceW, TagHandleAndStatus, control.refuse),
-        (scmr.REnumDependentServicesW, scmr.REnumDependentServicesWResponse, control.dependents),
-        (scmr.REnumServicesStatusW, scmr.REnumServicesStatusWResponse, control.enumerate),
+        (scmr.REnumDependentServicesW, lambda: ByteAnswer("lpServices", "pcbBytesNeeded", "lpServicesReturned"), control.dependents),
+        (scmr.REnumServicesStatusW, _listed, control.enumerate),
         (scmr.ROpenSCManagerW, scmr.ROpenSCManagerWResponse, control.open_manager),
         (scmr.ROpenServiceW, scmr.ROpenServiceWResponse, control.open_service),
         (scmr.RQueryServiceConfigW, scmr.RQueryServiceConfigWResponse, control.config),
@@ -429,8 +426,8 @@ def interface(server: ServerState, session: Session) -> Interface:
         (scmr.RGetServiceDisplayNameW, scmr.RGetServiceDisplayNameWResponse, control.display_name),
         (scmr.RGetServiceKeyNameW, scmr.RGetServiceKeyNameWResponse, control.key_name),
         (scmr.RChangeServiceConfig2W, Status, control.refuse),
-        (scmr.RQueryServiceConfig2W, scmr.RQueryServiceConfig2WResponse, control.config_2),
-        (scmr.RQueryServiceStatusEx, scmr.RQueryServiceStatusExResponse, control.status_extended),
-        (scmr.REnumServicesStatusExW, EnumExResponse, control.enumerate),
+        (scmr.RQueryServiceConfig2W, lambda: ByteAnswer("lpBuffer", "pcbBytesNeeded"), control.config_2),
+        (scmr.RQueryServiceStatusEx, lambda: ByteAnswer("lpBuffer", "pcbBytesNeeded"), control.status_extended),
+        (scmr.REnumServicesStatusExW, _listed, control.enumerate),
     )
     return Interface(UUID, VERSION, served)

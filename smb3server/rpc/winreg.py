@@ -22,6 +22,7 @@ from smb3server.rpc.ndr import (
     NULL_HANDLE,
     CallError,
     Handles,
+    ServerName,
     declare,
     operations,
     text,
@@ -51,6 +52,12 @@ def _answer(response: Any) -> Any:
     """Return an answer of impacket, with its handle as plain bytes."""
     fields = ((name, SC_RPC_HANDLE if kind is rrp.RPC_HKEY else kind) for name, kind in response.structure)
     return declare(NDRCALL, structure=tuple(fields))
+
+
+def _named(request: Any) -> Any:
+    """Return a request of impacket, with the server named by one character."""
+    fields = ((name, ServerName if name == "ServerName" else kind) for name, kind in request.structure)
+    return declare(NDRCALL, opnum=request.opnum, structure=tuple(fields))
 
 
 class _Open(NamedTuple):
@@ -280,10 +287,10 @@ def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     calls = _Registry(server, session)
     served = operations(
-        (rrp.OpenClassesRoot, _answer(rrp.OpenClassesRootResponse), calls.open_empty),
-        (rrp.OpenCurrentUser, _answer(rrp.OpenCurrentUserResponse), calls.open_empty),
-        (rrp.OpenLocalMachine, _answer(rrp.OpenLocalMachineResponse), calls.open_local_machine),
-        (rrp.OpenUsers, _answer(rrp.OpenUsersResponse), calls.open_empty),
+        (_named(rrp.OpenClassesRoot), _answer(rrp.OpenClassesRootResponse), calls.open_empty),
+        (_named(rrp.OpenCurrentUser), _answer(rrp.OpenCurrentUserResponse), calls.open_empty),
+        (_named(rrp.OpenLocalMachine), _answer(rrp.OpenLocalMachineResponse), calls.open_local_machine),
+        (_named(rrp.OpenUsers), _answer(rrp.OpenUsersResponse), calls.open_empty),
         (rrp.BaseRegCloseKey, _answer(rrp.BaseRegCloseKeyResponse), calls.close),
         (rrp.BaseRegCreateKey, _answer(rrp.BaseRegCreateKeyResponse), calls.refuse),
         (rrp.BaseRegDeleteKey, _answer(rrp.BaseRegDeleteKeyResponse), calls.refuse),
@@ -303,7 +310,7 @@ def interface(server: ServerState, session: Session) -> Interface:
         (rrp.BaseRegSetValue, _answer(rrp.BaseRegSetValueResponse), calls.refuse),
         (rrp.BaseRegUnLoadKey, _answer(rrp.BaseRegUnLoadKeyResponse), calls.refuse),
         (rrp.BaseRegGetVersion, _answer(rrp.BaseRegGetVersionResponse), calls.version),
-        (rrp.OpenCurrentConfig, _answer(rrp.OpenCurrentConfigResponse), calls.open_empty),
+        (_named(rrp.OpenCurrentConfig), _answer(rrp.OpenCurrentConfigResponse), calls.open_empty),
         (rrp.BaseRegQueryMultipleValues, _answer(rrp.BaseRegQueryMultipleValuesResponse), calls.query_several),
         (rrp.BaseRegSaveKeyEx, _answer(rrp.BaseRegSaveKeyExResponse), calls.refuse),
         (rrp.BaseRegQueryMultipleValues2, _answer(rrp.BaseRegQueryMultipleValues2Response), calls.query_several),
