@@ -25,7 +25,7 @@ def _srvsvc(server: ServerState, session: Session) -> list[Interface]:
 def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import wkssvc
 
-    return [wkssvc.interface(server.settings.server_name)]
+    return [wkssvc.interface(server, session)]
 
 
 def _netdfs(server: ServerState, session: Session) -> list[Interface]:

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.rpc import fsrvp, lsarpc, samr, srvsvc, wkssvc
+from smb3server.rpc import eventlog, fsrvp, lsarpc, samr, srvsvc, svcctl, winreg, wkssvc
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper
@@ -81,7 +81,10 @@ class Services:
         server, session = self._server, self._session
         return [
             srvsvc.interface(server, session),
-            wkssvc.interface("FILES"),
+            wkssvc.interface(server, session),
+            svcctl.interface(server, session),
+            winreg.interface(server, session),
+            eventlog.interface(server, session),
             lsarpc.interface(server.accounts, session),
             samr.interface(server, session),
             fsrvp.interface(server, session, self._shadow_copies),
