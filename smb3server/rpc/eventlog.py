@@ -76,7 +76,7 @@ def pack(event: Recent, computer: str) -> bytes:
     length = strings_at + len(strings) + 4
     seconds = int(event.time) & 0xFFFFFFFF
     head = (length, _SIGNATURE, event.record & 0xFFFFFFFF, seconds, seconds, event.number)
-    # There is no SID, so nothing before the strings is padded; its offset, and that of the data, are where they would be.
+    # There is no SID, so nothing before the strings is padded. Offsets of what is empty say where it would be.
     rest = (0, strings_at, 0, strings_at, 0, length - 4)
     kinds = (event.type, len(event.strings), 0, 0)
     return b"".join((_HEADER.pack(*head, *kinds, *rest), names, strings, length.to_bytes(4, "little")))

@@ -38,17 +38,17 @@ class Key:
     """A key. What is in it is made when somebody looks."""
 
     name: str
-    keys: Callable[[], tuple[Key, ...]] = _nothing
+    below: Callable[[], tuple[Key, ...]] = _nothing
     values: Callable[[], tuple[Value, ...]] = _nothing
 
     def find(self, path: str) -> Key | None:
         """Return the key below this one at a path with backslashes, in any case. An empty path is this one."""
         found = self
         for part in path.split("\\") if path else ():
-            below = next((key for key in found.keys() if key.name.casefold() == part.casefold()), None)
-            if below is None:
+            next_one = next((key for key in found.below() if key.name.casefold() == part.casefold()), None)
+            if next_one is None:
                 return None
-            found = below
+            found = next_one
         return found
 
     def value(self, name: str) -> Value | None:

@@ -220,7 +220,9 @@ class _Control:
         size = _size(request, _MAX_BUFFER)
         answer["lpBuffer"] = bytes(size)
         resume = request["lpResumeIndex"]
-        given = isinstance(resume, int) and not isinstance(resume, bool) and request.fields["lpResumeIndex"]["ReferentID"]
+        given = (
+            isinstance(resume, int) and not isinstance(resume, bool) and request.fields["lpResumeIndex"]["ReferentID"]
+        )
         answer["lpResumeIndex"] = 0 if given else None
         self._manager(request["hSCManager"], _ENUMERATE)
         extended = isinstance(request, scmr.REnumServicesStatusExW)
@@ -411,12 +413,20 @@ def interface(server: ServerState, session: Session) -> Interface:
         (scmr.RControlService, scmr.RControlServiceResponse, control.control),
         (scmr.RDeleteService, Status, control.refuse),
         (scmr.RLockServiceDatabase, HandleAndStatus, control.refuse),
-        (scmr.RQueryServiceObjectSecurity, lambda: ByteAnswer("lpSecurityDescriptor", "pcbBytesNeeded"), control.security),
+        (
+            scmr.RQueryServiceObjectSecurity,
+            lambda: ByteAnswer("lpSecurityDescriptor", "pcbBytesNeeded"),
+            control.security,
+        ),
         (scmr.RSetServiceObjectSecurity, Status, control.refuse),
         (scmr.RQueryServiceStatus, scmr.RQueryServiceStatusResponse, control.status),
         (scmr.RChangeServiceConfigW, TagAndStatus, control.refuse),
         (scmr.RCreateServiceW, TagHandleAndStatus, control.refuse),
-        (scmr.REnumDependentServicesW, lambda: ByteAnswer("lpServices", "pcbBytesNeeded", "lpServicesReturned"), control.dependents),
+        (
+            scmr.REnumDependentServicesW,
+            lambda: ByteAnswer("lpServices", "pcbBytesNeeded", "lpServicesReturned"),
+            control.dependents,
+        ),
         (scmr.REnumServicesStatusW, _listed, control.enumerate),
         (scmr.ROpenSCManagerW, scmr.ROpenSCManagerWResponse, control.open_manager),
         (scmr.ROpenServiceW, scmr.ROpenServiceWResponse, control.open_service),

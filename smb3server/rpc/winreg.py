@@ -1,4 +1,4 @@
-"""Windows Remote Registry, for administrators and read only: settings of this server where Windows has them. [MS-RRP]"""
+"""Windows Remote Registry: settings of this server where Windows has them. For administrators, read only. [MS-RRP]"""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class _Registry:
     def enumerate_keys(self, request: Any, answer: Any) -> None:
         """Serve BaseRegEnumKey. Sizes are in bytes and count the NUL. [MS-RRP 3.1.5.10]"""
         try:
-            keys = self._key(request["hKey"], _ENUMERATE).keys()
+            keys = self._key(request["hKey"], _ENUMERATE).below()
             name = _nth(keys, request["dwIndex"], request.fields["lpNameIn"])
         except CallError:
             answer["lpNameOut"] = answer["lplpClassOut"] = answer["lpftLastWriteTime"] = NULL
@@ -161,7 +161,7 @@ class _Registry:
         """Serve BaseRegQueryInfoKey. [MS-RRP 3.1.5.16]"""
         answer["lpClassOut"] = NULL
         key = self._key(request["hKey"], _QUERY)
-        keys, values = key.keys(), key.values()
+        keys, values = key.below(), key.values()
         answer["lpcSubKeys"], answer["lpcValues"] = len(keys), len(values)
         answer["lpcbMaxSubKeyLen"] = 2 * max((len(one.name) for one in keys), default=0)
         answer["lpcbMaxValueNameLen"] = 2 * max((len(one.name) for one in values), default=0)

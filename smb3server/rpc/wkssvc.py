@@ -136,6 +136,9 @@ def interface(server: ServerState, session: Session) -> Interface:
         (wkst.NetrUseEnum, wkst.NetrUseEnumResponse, service.uses),
         (wkst.NetrGetJoinInformation, wkst.NetrGetJoinInformationResponse, service.joined),
         (wkst.NetrEnumerateComputerNames, wkst.NetrEnumerateComputerNamesResponse, service.names),
-        *((declare(NDRCALL, opnum=number, structure=()), Status, service.refuse) for number in (22, 23, 24, 27, 28, 29)),
+        *(
+            (declare(NDRCALL, opnum=number, structure=()), Status, service.refuse)
+            for number in (22, 23, 24, 27, 28, 29)
+        ),
     )
     return Interface(UUID, VERSION, {0: operation(wkst.NetrWkstaGetInfo, service.get_info), **served})

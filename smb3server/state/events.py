@@ -164,7 +164,9 @@ class Events:
         text = f"logon: {_subject(session)} from {_from(connection)}, {mechanism}, {guard}"
         text += f"{f', {packed}' if packed else ''}, session {fields['session']}"
         more = {"kind": kind, "mechanism": mechanism, "protection": guard}
-        self._tell(_auth, logging.INFO, "logon", text, {**fields, **more, **({"compression": packed} if packed else {})})
+        self._tell(
+            _auth, logging.INFO, "logon", text, {**fields, **more, **({"compression": packed} if packed else {})}
+        )
 
     def channel_bound(self, session: Session, connection: Connection) -> None:
         """A session has one more connection."""
@@ -330,7 +332,9 @@ class Events:
         """A client was turned away."""
         self.counts.refused_connections += 1
         fields = {"client": address[0], "port": address[1], "reason": why}
-        self._tell(_net, logging.WARNING, "connection_refused", f"connection refused: {endpoint(address)}: {why}", fields)
+        self._tell(
+            _net, logging.WARNING, "connection_refused", f"connection refused: {endpoint(address)}: {why}", fields
+        )
 
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
         """A connection has ended. ``error``: what the transport reports."""

@@ -49,11 +49,11 @@ class Services:
         self._loop = loop = VirtualLoop()
         atexit.register(loop.close)
         self._world = loop.run_until_complete(self._make(loop))
-        self._server = self._world.server
+        self.server = self._world.server
         loop.run_until_complete(self._world.client(USER, (Dialect.SMB_3_1_1,)))
-        (self._session,) = self._server.sessions.by_id.values()
+        (self._session,) = self.server.sessions.by_id.values()
         self._witnessing = WitnessInterface(cluster(), Registrations(cluster()), clock=lambda: 1.0)
-        self._shadow_copies = ShadowCopyAgent(ServedShadowCopies(self._server))
+        self._shadow_copies = ShadowCopyAgent(ServedShadowCopies(self.server))
         self._mapper = EndpointMapper()
         self._groups = AssociationGroups()
 
@@ -73,12 +73,12 @@ class Services:
 
     def association(self) -> Association:
         """Return a new association with all interfaces."""
-        accounts = self._server.users
+        accounts = self.server.users
         return Association("4711", self.interfaces, lambda: Acceptor(accounts, "FILES"), self._groups)
 
     def interfaces(self, association: Association) -> list[Interface]:
         """Return all interfaces for the calls of an association."""
-        server, session = self._server, self._session
+        server, session = self.server, self._session
         return [
             srvsvc.interface(server, session),
             wkssvc.interface(server, session),
