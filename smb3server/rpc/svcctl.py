@@ -132,7 +132,7 @@ class _Listing(NamedTuple):
     """A part of a list of services, as it is encoded. [MS-SCMR 3.1.4.14, 3.1.4.41]"""
 
     buffer: bytes
-    count: int
+    returned: int
     needed: int
     """Bytes for the services that are missing, or 0."""
 
@@ -239,10 +239,10 @@ class _Control:
         status = _STATUS_PROCESS.pack(*_status_process()) if extended else _STATUS.pack(*_status())
         listing = _listing(found[first:], status, size)
         answer["lpBuffer"] = listing.buffer
-        answer["lpServicesReturned"], answer["pcbBytesNeeded"] = listing.count, listing.needed
+        answer["lpServicesReturned"], answer["pcbBytesNeeded"] = listing.returned, listing.needed
         if listing.needed:
             if given:
-                answer["lpResumeIndex"] = first + listing.count
+                answer["lpResumeIndex"] = first + listing.returned
             raise CallError(ERROR_MORE_DATA)
 
     def dependents(self, request: Any, answer: Any) -> None:
