@@ -245,7 +245,11 @@ class _Registry:
         size = "ldwRequiredSize" if isinstance(request, rrp.BaseRegQueryMultipleValues2) else "ldwTotsize"
         answer["lpvalueBuf"] = NULL
         wanted = request["val_listIn"]
+        room, buffer = int(request["ldwTotsize"]), _given(request, "lpvalueBuf")
         if len(wanted) > MAX_VALUES or len(wanted) != int(request["num_vals"]):
+            raise CallError(ERROR_INVALID_PARAMETER)
+        # The answer is as long as the buffer that has come, never as a number alone says.
+        if buffer and room != len(request["lpvalueBuf"]):
             raise CallError(ERROR_INVALID_PARAMETER)
         key = self._key(request["hKey"], _QUERY)
         data = b""
@@ -262,10 +266,9 @@ class _Registry:
         answer[size] = len(data)
         for told in found:
             answer["val_listOut"].append(told)
-        room = int(request["ldwTotsize"])
         if room < len(data):
             raise CallError(ERROR_MORE_DATA)
-        if _given(request, "lpvalueBuf"):
+        if buffer:
             answer.fields["lpvalueBuf"] = rrp.PBYTE_ARRAY()
             answer["lpvalueBuf"] = data.ljust(room, b"\0") if size == "ldwRequiredSize" else data
 

@@ -64,7 +64,7 @@ def _text(value: str) -> bytes:
     return struct.pack("<III", count, 0, count) + encoded + bytes(-len(encoded) % 4)
 
 
-def _stubs(name: str) -> list[tuple[int, bytes]]:
+def stubs_of(name: str) -> list[tuple[int, bytes]]:
     """Return well-formed arguments of calls to the pipe's interface, by operation number."""
     unc = struct.pack("<I", 0x20000) + _text("\\\\SERVER")
     handle = bytes(20)
@@ -115,7 +115,7 @@ def _stubs(name: str) -> list[tuple[int, bytes]]:
 
 
 def _administration_stubs(name: str, unc: bytes, handle: bytes) -> list[tuple[int, bytes]]:
-    """Return what ``_stubs`` does, for services, registry and event log."""
+    """Return what ``stubs_of`` does, for services, registry and event log."""
     anything, key = 0x2000000, struct.pack("<HHI", 14, 14, 0x20000) + _text("SYSTEM")
     if name == "svcctl":
         return [
@@ -242,7 +242,7 @@ class PipeRun:
             await tree.ioctl(_TRANSCEIVE, pdu(_BIND, bind(_PIPES[name])), file)
             for _ in range(PDUS):
                 self.told.steps += 1
-                status = await self._transceive(tree, file, self._next(_stubs(name), _PIPES[name]))
+                status = await self._transceive(tree, file, self._next(stubs_of(name), _PIPES[name]))
                 self.told.statuses[status] += 1
                 if status == 0xC00000E5:
                     raise Failed(f"INTERNAL_ERROR was answered to a call of {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +12,14 @@ from impacket.dcerpc.v5 import even, rrp, scmr
 from impacket.dcerpc.v5.dtypes import MAXIMUM_ALLOWED, NULL
 
 from smb3server.rpc import eventlog, svcctl, winreg
-from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, Fault, Interface
+from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, Fault
 from smb3server.rpc.ndr import CONTEXT_MISMATCH, MAX_HANDLES
 from smb3server.rpc.srvsvc_names import name_error
 from smb3server.state.recent_events import SERVER_SOURCE, WARNING
 from smb3server.wire.status import NtStatus
 from tools.fuzz.in_memory import USER
+from tools.fuzz.mutation import mutate
+from tools.fuzz.pipes import stubs_of
 from tools.fuzz.services import Services, trusted
 
 ACCESS_DENIED, INSUFFICIENT_BUFFER, MORE_DATA, NO_MORE_ITEMS, INVALID_LEVEL = 5, 122, 234, 259, 124
@@ -32,11 +35,10 @@ class Calls:
         self._found = self.services.interfaces(trusted(self.services.association()))
 
     def call(self, uuid: bytes, request: Any) -> bytes:
-        (interface,) = [found for found in self._found if found.uuid == uuid]
-        return self._run(interface, request.opnum, request.getData())
+        return self.run(uuid, request.opnum, request.getData())
 
-    @staticmethod
-    def _run(interface: Interface, number: int, stub: bytes) -> bytes:
+    def run(self, uuid: bytes, number: int, stub: bytes) -> bytes:
+        (interface,) = [found for found in self._found if found.uuid == uuid]
         answer = interface.operations[number](stub)
         assert isinstance(answer, bytes)
         return answer
@@ -228,3 +230,50 @@ def test_reading_forwards_backwards_and_from_a_record(calls: Calls) -> None:
 def test_names(name: str, kind: int, flags: int, expected: int) -> None:
     """[MS-SRVS 2.2.2.8, 3.1.4.32]"""
     assert name_error(name, kind, flags) == expected
+
+
+def several(calls: Calls, room: int, buffer: bytes) -> Any:
+    """Ask for ProductType by BaseRegQueryMultipleValues2."""
+    opened = rrp.BaseRegOpenKey()
+    opened["hKey"]["context_handle_uuid"] = calls.root()[4:20]
+    opened["lpSubKey"] = "SYSTEM\\CurrentControlSet\\Control\\ProductOptions\0"
+    opened["dwOptions"], opened["samDesired"] = 0, MAXIMUM_ALLOWED
+    wanted = rrp.RVALENT()
+    wanted["ve_valuename"] = "ProductType\0"
+    wanted["ve_valuelen"], wanted["ve_valueptr"], wanted["ve_type"] = 12, 0, 1
+    request = rrp.BaseRegQueryMultipleValues2()
+    request["hKey"]["context_handle_uuid"] = calls.call(winreg.UUID, opened)[4:20]
+    request["val_listIn"].append(wanted)
+    request["num_vals"], request["ldwTotsize"] = 1, room
+    request["lpvalueBuf"] = buffer
+    return rrp.BaseRegQueryMultipleValues2Response(calls.call(winreg.UUID, request))
+
+
+def test_an_answer_is_never_longer_than_the_buffer_that_came(calls: Calls) -> None:
+    """A size of 4 GiB with a buffer of some bytes. [MS-RRP 3.1.5.30]"""
+    assert several(calls, 0xFFFFFFF0, b"x" * 32)["ErrorCode"] == 87
+    found = several(calls, 32, b"x" * 32)
+    assert (found["ErrorCode"], found["ldwRequiredSize"], len(found["lpvalueBuf"])) == (0, 20, 32)
+    short = several(calls, 8, b"x" * 8)
+    assert (short["ErrorCode"], short["ldwRequiredSize"]) == (MORE_DATA, 20)
+
+
+def test_calls_that_are_no_calls(calls: Calls) -> None:
+    """Damaged arguments of every operation, with handles that are open: an answer or a fault, and nothing else."""
+    chance = random.Random(7)
+    handles = {
+        "svcctl": (svcctl.UUID, calls.manager()[:20]),
+        "winreg": (winreg.UUID, calls.root()[:20]),
+        "eventlog": (eventlog.UUID, calls.log()[:20]),
+    }
+    closing = {"svcctl": 0, "winreg": 5, "eventlog": 2}
+    for _ in range(600):
+        name = chance.choice(list(handles))
+        uuid, handle = handles[name]
+        number, stub = chance.choice([call for call in stubs_of(name) if call[0] != closing[name]])
+        if stub[:20] == bytes(20):
+            stub = handle + mutate(chance, stub[20:] or bytes(4), 6)
+        try:
+            assert len(calls.run(uuid, number, stub)) < 1 << 20
+        except Fault:
+            continue
