@@ -9,6 +9,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from impacket.dcerpc.v5.dtypes import USHORT
+from impacket.dcerpc.v5.ndr import NDRPOINTER
+
 from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, FAULT_UNSPECIFIED, Deferred, Fault, Operation
 
 log = logging.getLogger(__name__)
@@ -17,9 +20,13 @@ ERROR_ACCESS_DENIED = 5
 ERROR_NOT_SUPPORTED = 50
 ERROR_INVALID_PARAMETER = 87
 ERROR_FILE_NOT_FOUND = 2
+ERROR_INVALID_HANDLE = 6
 ERROR_WRITE_FAULT = 29
+ERROR_INSUFFICIENT_BUFFER = 122
 ERROR_INVALID_NAME = 123
 ERROR_INVALID_LEVEL = 124
+ERROR_MORE_DATA = 234
+ERROR_NO_MORE_ITEMS = 259
 NERR_UNKNOWN_DEVICE = 2116
 NERR_DUPLICATE_SHARE = 2118
 NERR_NET_NAME_NOT_FOUND = 2310
@@ -49,6 +56,69 @@ def _decoded(request_type: Any, stub: bytes) -> Any:
         # impacket's decoders may raise any exception for malformed input.
         log.debug("bad stub of %s: %r", request_type.__name__, error)
         raise Fault(FAULT_BAD_STUB_DATA) from error
+
+
+class CallError(Exception):
+    """Ends a call with the error, or the status, that its answer ends in."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__(f"error 0x{error:x}")
+        self.error = error
+
+
+def answering(answer_type: Any, serve: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+    """Return a function that lets ``serve`` fill an answer, and reports the ``CallError`` that it raises.
+
+    What ``serve`` has filled until then goes out with the error."""
+
+    def call(request: Any) -> Any:
+        answer = answer_type()
+        answer["ErrorCode"] = 0
+        try:
+            serve(request, answer)
+        except CallError as error:
+            answer["ErrorCode"] = error.error
+        return answer
+
+    return call
+
+
+ServerName = declare(NDRPOINTER, referent=(("Data", USHORT),))
+"""The name of the server where a call begins with a pointer to one character. Nothing depends on it.
+[MS-RRP 2.2.2, MS-EVEN 2.2.7]"""
+
+
+class ByteAnswer:
+    """An answer that begins with a conformant array of bytes and goes on with numbers, in the order of ``names``.
+
+    impacket needs a minute for an array of half a megabyte. ``optional``: the number that is a unique pointer."""
+
+    def __init__(self, array: str, *names: str, optional: str = "") -> None:
+        self._array = array
+        self._optional = optional
+        self._data = b""
+        self._numbers: dict[str, int | None] = dict.fromkeys((*names, "ErrorCode"), 0)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == self._array:
+            self._data = value
+        else:
+            self._numbers[name] = value
+
+    def getData(self) -> bytes:
+        """Return the encoded answer."""
+        parts = [len(self._data).to_bytes(4, "little"), self._data, bytes(-len(self._data) % 4)]
+        for name, value in self._numbers.items():
+            if name == self._optional:
+                parts.append((0 if value is None else 0x20000).to_bytes(4, "little"))
+            if value is not None:
+                parts.append(value.to_bytes(4, "little"))
+        return b"".join(parts)
+
+
+def operations(*served: tuple[Any, Any, Callable[[Any, Any], None]]) -> dict[int, Operation]:
+    """Return operations by opnum, each of a request, its answer, and what fills the answer."""
+    return {request.opnum: operation(request, answering(answer, serve)) for request, answer, serve in served}
 
 
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:

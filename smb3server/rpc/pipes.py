@@ -25,7 +25,7 @@ def _srvsvc(server: ServerState, session: Session) -> list[Interface]:
 def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import wkssvc
 
-    return [wkssvc.interface(server.settings.server_name)]
+    return [wkssvc.interface(server, session)]
 
 
 def _netdfs(server: ServerState, session: Session) -> list[Interface]:
@@ -55,6 +55,24 @@ def _fsrvp(server: ServerState, session: Session) -> list[Interface]:
     return [fsrvp.interface(server, session, agent)]
 
 
+def _svcctl(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import svcctl
+
+    return [svcctl.interface(server, session)]
+
+
+def _winreg(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import winreg
+
+    return [winreg.interface(server, session)]
+
+
+def _eventlog(server: ServerState, session: Session) -> list[Interface]:
+    from smb3server.rpc import eventlog
+
+    return [eventlog.interface(server, session)]
+
+
 PIPES: dict[str, InterfaceFactory] = {
     "srvsvc": _srvsvc,
     "wkssvc": _wkssvc,
@@ -64,6 +82,9 @@ PIPES: dict[str, InterfaceFactory] = {
     "samr": _lsarpc,
     "lsass": _lsarpc,
     "fssagentrpc": _fsrvp,
+    "svcctl": _svcctl,
+    "winreg": _winreg,
+    "eventlog": _eventlog,
 }
 """Services by the name of their pipe without ``\\pipe\\``. impacket's NDR is imported on first use."""
 

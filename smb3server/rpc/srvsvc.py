@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from impacket.dcerpc.v5 import srvs
-from impacket.dcerpc.v5.dtypes import NULL
+from impacket.dcerpc.v5.dtypes import NULL, ULONG
+from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import (
@@ -14,20 +15,34 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_LEVEL,
     ERROR_INVALID_PARAMETER,
     ERROR_NOT_SUPPORTED,
+    CallError,
+    declare,
     operation,
     operation_later,
+    operations,
     text,
     wire_uuid,
 )
-from smb3server.rpc.srvsvc_lists import Lists
+from smb3server.rpc.srvsvc_lists import Lists, listed, refused
+from smb3server.rpc.srvsvc_names import name_error
 from smb3server.rpc.srvsvc_shares import NetrShareSetInfo, Shares
 from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
 
 UUID = wire_uuid("4B324FC8-1670-01D3-1278-5A47BF6EE188")
 VERSION = 3
-SERVER_LEVELS = (100, 101, 102)
+SERVER_LEVELS = (100, 101, 102, 103)
 SERVER_SET_LEVELS = (101, 102, 502, 503, 599, 1005, 1107, 1010, 1016, 1017, 1018, *range(1501, 1557))
+_TRANSPORT_INFO = {
+    0: srvs.SERVER_TRANSPORT_INFO_0,
+    1: srvs.SERVER_TRANSPORT_INFO_1,
+    2: srvs.SERVER_TRANSPORT_INFO_2,
+}
+_DIRECT_TCP = "\\Device\\NetbiosSmb"
+"""What Windows calls SMB over TCP without NetBIOS."""
+_REFUSED = (25, 27, 41, 44, 45, 46, 49, 50, 53, 54, 56)
+"""Calls that change what cannot be changed here. Their answers are an error alone."""
+Status = declare(NDRCALL, structure=(("ErrorCode", ULONG),))
 _U32 = 0xFFFFFFFF
 _STATISTICS = [name.removeprefix("sts0_") for name, _ in srvs.STAT_SERVER_0.structure]
 PLATFORM_ID_NT = 500
@@ -62,7 +77,7 @@ class _Service:
             info[prefix + "version_minor"] = VERSION_MINOR
             info[prefix + "type"] = SERVER_TYPE
             info[prefix + "comment"] = text(settings.comment)
-        if level == 102:
+        if level >= 102:
             info[prefix + "users"] = UNLIMITED
             info[prefix + "disc"] = UNLIMITED
             info[prefix + "hidden"] = 0
@@ -70,6 +85,9 @@ class _Service:
             info[prefix + "anndelta"] = 3000
             info[prefix + "licenses"] = 0
             info[prefix + "userpath"] = text("C:\\")
+        if level == 103:
+            # No hashes for BranchCache.
+            info[prefix + "capabilities"] = 0
         return answer
 
     def server_set_info(self, request: Any) -> Any:
@@ -101,6 +119,48 @@ class _Service:
         answer["TotalEntries"] = max(0, len(names) - 1)
         answer["ErrorCode"] = wrong
         return answer
+
+    def transports(self, request: Any) -> Any:
+        """Serve NetrServerTransportEnum: direct TCP, whose address is the server's NetBIOS name. [MS-SRVS 3.1.4.24]"""
+        level = int(request["InfoStruct"]["Level"])
+        answer = srvs.NetrServerTransportEnumResponse()
+        kind = _TRANSPORT_INFO.get(level)
+        if kind is None or not self._is_administrator:
+            return refused(answer, "XportInfo", 0, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
+        settings, info, prefix = self.server.settings, kind(), f"svti{level}_"
+        address = settings.server_name.encode("ascii", "replace")[:15].ljust(16)
+        info[prefix + "numberofvcs"] = len(self.server.connection_list)
+        info[prefix + "transportname"] = text(_DIRECT_TCP)
+        info[prefix + "transportaddress"] = address
+        info[prefix + "transportaddresslength"] = len(address)
+        info[prefix + "networkaddress"] = text("000000000000")
+        if level >= 1:
+            info[prefix + "domain"] = text(settings.home.workgroup if settings.home is not None else "WORKGROUP")
+        return listed(answer, "XportInfo", level, [info])
+
+    def aliases(self, request: Any) -> Any:
+        """Serve NetrServerAliasEnum: there are none. [MS-SRVS 3.1.4.45]"""
+        level = int(request["InfoStruct"]["Level"])
+        answer = srvs.NetrServerAliasEnumResponse()
+        if level != 0 or not self._is_administrator:
+            return refused(answer, "ServerAliasInfo", 0, ERROR_INVALID_LEVEL if level else ERROR_ACCESS_DENIED)
+        return listed(answer, "ServerAliasInfo", 0, [])
+
+    def validate_name(self, request: Any, answer: Any) -> None:
+        """Serve NetprNameValidate. [MS-SRVS 3.1.4.32]"""
+        answer["ErrorCode"] = name_error(
+            str(request["Name"]).rstrip("\0"), int(request["NameType"]), int(request["Flags"])
+        )
+
+    def refuse(self, request: Any, answer: Any) -> None:
+        """Refuse to change transports and aliases, and the parts of DFS that no client of this server uses.
+        [MS-SRVS 3.1.4.22, 3.1.4.23, 3.1.4.25, 3.1.4.26, 3.1.4.36 to 3.1.4.38, 3.1.4.40, 3.1.4.41, 3.1.4.44,
+        3.1.4.46]"""
+        raise CallError(ERROR_NOT_SUPPORTED if self._is_administrator else ERROR_ACCESS_DENIED)
+
+    def dfs_version(self, request: Any, answer: Any) -> None:
+        """Refuse NetrDfsGetVersion: the old DFS of domains is not served. [MS-SRVS 3.1.4.35]"""
+        raise CallError(ERROR_NOT_SUPPORTED)
 
     def statistics(self, request: Any) -> Any:
         """Serve NetrServerStatisticsGet. [MS-SRVS 3.1.4.20; MS-SMB2 3.3.4.24]
@@ -161,10 +221,18 @@ class _Service:
 def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     service, shares, lists = _Service(server, session), Shares(server, session), Lists(server, session)
+    more = operations(
+        (srvs.NetprNameValidate, Status, service.validate_name),
+        (srvs.NetrDfsGetVersion, srvs.NetrDfsGetVersionResponse, service.dfs_version),
+        *((declare(NDRCALL, opnum=number, structure=()), Status, service.refuse) for number in _REFUSED),
+    )
     return Interface(
         UUID,
         VERSION,
         {
+            **more,
+            26: operation(srvs.NetrServerTransportEnum, service.transports),
+            55: operation(srvs.NetrServerAliasEnum, service.aliases),
             8: operation(srvs.NetrConnectionEnum, lists.connection_enum),
             9: operation(srvs.NetrFileEnum, lists.file_enum),
             10: operation(srvs.NetrFileGetInfo, lists.file_get_info),

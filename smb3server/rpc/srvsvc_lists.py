@@ -110,10 +110,10 @@ class Lists:
         answer = srvs.NetrSessionEnumResponse()
         kind = _SESSION_INFO.get(level)
         if kind is None or not self._may_ask():
-            return _refused(answer, "SessionInfo", 10, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
+            return refused(answer, "SessionInfo", 10, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
         found = self._sessions_of(_asked(request["ClientName"]), _asked(request["UserName"]))
         entries = [self._session_info(kind(), f"sesi{level}_", level, session) for session in found]
-        return _listed(answer, "SessionInfo", level, entries)
+        return listed(answer, "SessionInfo", level, entries)
 
     @staticmethod
     def _session_info(info: Any, prefix: str, level: int, session: Session) -> Any:
@@ -139,7 +139,7 @@ class Lists:
         answer = srvs.NetrFileEnumResponse()
         kind = _FILE_INFO.get(level)
         if kind is None or not self._may_ask():
-            return _refused(answer, "FileInfo", 3, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
+            return refused(answer, "FileInfo", 3, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
         base, user = _asked(request["BasePath"]), _asked(request["UserName"])
         entries = []
         for opened in self._own_opens():
@@ -147,7 +147,7 @@ class Lists:
             if (base and not path.casefold().startswith(base)) or (user and _user(opened.session).casefold() != user):
                 continue
             entries.append(_file_info(kind(), level, opened, path))
-        return _listed(answer, "FileInfo", level, entries)
+        return listed(answer, "FileInfo", level, entries)
 
     def _own_opens(self) -> Iterator[Open]:
         """Return the opens that the user may see. Those whose client is away belong to no session."""
@@ -242,18 +242,18 @@ class Lists:
         elif not wrong and not qualifier.startswith("\\") and qualifier.casefold() not in self._server.share_list:
             wrong = NERR_NET_NAME_NOT_FOUND
         if wrong:
-            return _refused(answer, "ConnectInfo", 1, wrong)
+            return refused(answer, "ConnectInfo", 1, wrong)
         found = [tree for tree in self._trees() if _qualifies(tree, qualifier)]
         kind = _CONNECTION_INFO[level]
         entries = [_connection_info(kind(), level, at, tree, qualifier) for at, tree in enumerate(found, 1)]
-        return _listed(answer, "ConnectInfo", level, entries)
+        return listed(answer, "ConnectInfo", level, entries)
 
     def _trees(self) -> Iterator[TreeConnect]:
         for session in self._own_sessions():
             yield from session.tree_connect_table.values()
 
 
-def _refused(answer: Any, union: str, level: int, error: int) -> Any:
+def refused(answer: Any, union: str, level: int, error: int) -> Any:
     """Fill in an answer without a list. Its union must have some ``level`` all the same."""
     info = answer["InfoStruct"]
     info["Level"] = info[union]["tag"] = level
@@ -262,7 +262,7 @@ def _refused(answer: Any, union: str, level: int, error: int) -> Any:
     return answer
 
 
-def _listed(answer: Any, union: str, level: int, entries: list[Any]) -> Any:
+def listed(answer: Any, union: str, level: int, entries: list[Any]) -> Any:
     """Fill in an answer with all entries at once."""
     info = answer["InfoStruct"]
     info["Level"] = info[union]["tag"] = level

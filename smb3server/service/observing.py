@@ -17,6 +17,7 @@ from smb3server.process import log_levels, log_output, parts
 from smb3server.process.audit_log import AuditLines, AuditLog
 from smb3server.server.server import Server
 from smb3server.state.audit import ShareAudit
+from smb3server.state.recent_events import RemembersAudit
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -58,7 +59,7 @@ class Observing:
                 self._audit = AuditLines() if path is None else AuditLog(path)
             except OSError as error:
                 raise ConfigError(f"audit_file {path}: {error.strerror}") from error
-        return ShareAudit(kinds, self._audit)
+        return ShareAudit(kinds, RemembersAudit(self._audit, self._server.events.recent_audit))
 
     def reopen_logs(self) -> None:
         """Write to new files of the same names: the old ones were renamed (logrotate)."""

@@ -367,6 +367,7 @@ class Service(Running):
 
         events = None if self.cluster is None else self.cluster.events
         self.witness = await start_witness(config, hosts, self.server, events)
+        self.server.serves_witness = True
         self.notes += self.witness.service.notes
 
     def _announce(self, config: DiscoveryConfig) -> None:

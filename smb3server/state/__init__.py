@@ -10,6 +10,6 @@ Reading order: ``share`` -> ``life`` and ``message_window`` -> ``objects`` (Conn
 ``change_reports`` and ``host_changes`` -> ``one_sided`` (files lent for transfers without requests) ->
 ``offload_tokens`` (the data that a token stands for) -> ``caller`` (the user, as rights know it) -> ``ceilings``
 (limits per user) -> ``shadow_copies`` (what backup programs make) -> ``windows_events`` (Windows' numbers of events),
-``events``, ``file_events`` and ``audit`` (what is logged and recorded) -> ``server_state`` -> ``disk_opens`` (opens of
-virtual disks) -> ``endings`` (what ends because the operator says so).
+``audit``, ``recent_events``, ``events`` and ``file_events`` (what is logged, recorded and remembered) ->
+``server_state`` -> ``disk_opens`` (opens of virtual disks) -> ``endings`` (what ends because the operator says so).
 """

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from smb3server.access.identity import Identity
 from smb3server.process.log_lines import Event, printable
 from smb3server.process.words import MAX_NAME, amount, duration, endpoint, ordinal, quoted
-from smb3server.state import audit, windows_events
+from smb3server.state import audit, recent_events, windows_events
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
+from smb3server.state.recent_events import RecentEvents
 from smb3server.state.share import Share
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import DIALECT_NAMES
@@ -89,17 +90,6 @@ def of_session(session: Session, connection: Connection | None = None) -> Fields
     }
 
 
-def _tell(log: logging.Logger, level: int, name: str, text: str, fields: Fields, case: str = "") -> None:
-    """Write the line of an event. ``case``: tells apart what Windows has several numbers for."""
-    if log.isEnabledFor(level):
-        source = str(fields.get("client", ""))
-        known = windows_events.EVENTS.get((name, case))
-        if known is not None and known.is_shown:
-            text += f", event_id={known.number}"
-        told = {**fields, **windows_events.fields_of(known)}
-        log.log(level, "%s", text, extra={"event": Event(name, source, told)})
-
-
 @dataclass(slots=True)
 class Carried:
     """What the ended connections of one fabric have carried, in bytes."""
@@ -145,6 +135,21 @@ class Events:
         """Times of the latest failed logons, by user and address. Invariant: at most ``MAX_PAIRS``, the one with the
         oldest failure first."""
 
+        self.recent, self.recent_audit = RecentEvents(), RecentEvents()
+        """What programs that read event logs see: the events that Windows has a number for, and those of the audit."""
+
+    def _tell(self, log: logging.Logger, level: int, name: str, text: str, fields: Fields, case: str = "") -> None:
+        """Write the line of an event, and remember it. ``case``: tells apart what Windows has several numbers for."""
+        known = windows_events.EVENTS.get((name, case))
+        number = known.number if known is not None and known.is_shown else 0
+        if number:
+            kind = recent_events.WARNING if level >= logging.WARNING else recent_events.INFORMATION
+            self.recent.add(number, kind, recent_events.SERVER_SOURCE, printable(text))
+        if log.isEnabledFor(level):
+            text += f", event_id={number}" if number else ""
+            told = {**fields, **windows_events.fields_of(known)}
+            log.log(level, "%s", text, extra={"event": Event(name, str(fields.get("client", "")), told)})
+
     # Logons
 
     def logon_accepted(self, session: Session, connection: Connection, mechanism: str) -> None:
@@ -159,7 +164,9 @@ class Events:
         text = f"logon: {_subject(session)} from {_from(connection)}, {mechanism}, {guard}"
         text += f"{f', {packed}' if packed else ''}, session {fields['session']}"
         more = {"kind": kind, "mechanism": mechanism, "protection": guard}
-        _tell(_auth, logging.INFO, "logon", text, {**fields, **more, **({"compression": packed} if packed else {})})
+        self._tell(
+            _auth, logging.INFO, "logon", text, {**fields, **more, **({"compression": packed} if packed else {})}
+        )
 
     def channel_bound(self, session: Session, connection: Connection) -> None:
         """A session has one more connection."""
@@ -171,7 +178,7 @@ class Events:
             f"channel {count} of session {fields['session']}: user {quoted(user_name(session.identity))} "
             f"from {_from(connection)}"
         )
-        _tell(_auth, logging.INFO, "channel", text, {**fields, "channels": count})
+        self._tell(_auth, logging.INFO, "channel", text, {**fields, "channels": count})
 
     def logon_refused(self, connection: Connection, user: str, error: StatusError, binding: bool) -> None:
         """A logon, or the binding of a session to one more connection, has failed. ``user``: as the client named it."""
@@ -191,7 +198,7 @@ class Events:
         text = f"{what}: {f'user {quoted(user)}' if user else 'no user named'} from {client}: {words}"
         if number > 1:
             text += f", {ordinal(number)} failure in {WINDOW:.0f} s"
-        _tell(
+        self._tell(
             _auth,
             logging.WARNING,
             what.replace(" ", "_").lower(),
@@ -232,7 +239,7 @@ class Events:
         after = f"after {duration(seconds)}{words}"
         text = f"{name.replace('_', ' ')}: {_subject(session)} from {_from(connection)} {after}"
         fields = {**of_session(session, connection), "seconds": round(seconds, 3), "reason": why}
-        _tell(_auth, logging.INFO, name, text, fields)
+        self._tell(_auth, logging.INFO, name, text, fields)
 
     # Shares
 
@@ -244,7 +251,7 @@ class Events:
             return
         fields = {**of_session(session, connection), "share": share.name, "access": f"0x{tree.maximal_access:08x}"}
         text = f"share {share.name}: {_subject(session)} from {_from(connection)} connected"
-        _tell(_files, level, "tree_connect", text, fields)
+        self._tell(_files, level, "tree_connect", text, fields)
         if share.audit is not None:
             audit.record(share.audit, audit.CONNECT, fields, "success")
 
@@ -266,7 +273,7 @@ class Events:
             f"{_because(reason, error.status)}"
         )
         case = "anonymous" if session.is_anonymous and reason.code in ("user", "permissions") else reason.code
-        _tell(_files, logging.WARNING, "tree_connect_refused", text, fields, case)
+        self._tell(_files, logging.WARNING, "tree_connect_refused", text, fields, case)
         if share is not None and share.audit is not None:
             audit.record(share.audit, audit.DENIED, fields, status_name(error.status), "share")
 
@@ -276,7 +283,7 @@ class Events:
             return
         fields = {**of_session(tree.session, connection), "share": tree.share.name}
         text = f"share {tree.share.name}: {_subject(tree.session)} from {_from(connection)} disconnected"
-        _tell(_files, logging.DEBUG, "tree_disconnect", text, fields)
+        self._tell(_files, logging.DEBUG, "tree_disconnect", text, fields)
 
     # Requests and opens
 
@@ -285,7 +292,7 @@ class Events:
         name = command_name(command)
         text = f"{name} refused: {_subject(session)} from {_from(connection)}: {reason.text}"
         fields = {**of_session(session, connection), "command": name, "reason": reason.code, "detail": reason.text}
-        _tell(_auth, logging.WARNING, "request_refused", text, fields, reason.code)
+        self._tell(_auth, logging.WARNING, "request_refused", text, fields, reason.code)
 
     def reopen_failed(self, session: Session, share: Share, path: str, kind: str, status: int) -> None:
         """A client has come back for an open that it cannot have. ``kind``: durable or persistent, as it asked.
@@ -295,7 +302,7 @@ class Events:
         fields = {**of_session(session), "share": share.name, "path": printable(path), "kind": kind}
         text = f"no {kind} open of {quoted(path)} in share {share.name} to come back to: {_subject(session)} from "
         text += f"{_from(session.connection)} ({status_name(status)})"
-        _tell(_files, logging.INFO, "reopen_failed", text, {**fields, "status": status_name(status)})
+        self._tell(_files, logging.INFO, "reopen_failed", text, {**fields, "status": status_name(status)})
 
     def open_expired(self, opened: Open) -> None:
         """The client of a durable open did not come back in time."""
@@ -310,7 +317,7 @@ class Events:
             "seconds": durable.timeout,
         }
         text = f"{durable.kind} open of {quoted(path)} in share {opened.tree.share.name} closed: its client did not "
-        _tell(_files, logging.INFO, "open_expired", f"{text}come back within {duration(durable.timeout)}", fields)
+        self._tell(_files, logging.INFO, "open_expired", f"{text}come back within {duration(durable.timeout)}", fields)
 
     # Connections
 
@@ -319,13 +326,15 @@ class Events:
         if not _net.isEnabledFor(logging.DEBUG):
             return
         text = f"connection from {_from(connection)}"
-        _tell(_net, logging.DEBUG, "connection", text, of_connection(connection))
+        self._tell(_net, logging.DEBUG, "connection", text, of_connection(connection))
 
     def connection_refused(self, address: tuple[str, int], why: str) -> None:
         """A client was turned away."""
         self.counts.refused_connections += 1
         fields = {"client": address[0], "port": address[1], "reason": why}
-        _tell(_net, logging.WARNING, "connection_refused", f"connection refused: {endpoint(address)}: {why}", fields)
+        self._tell(
+            _net, logging.WARNING, "connection_refused", f"connection refused: {endpoint(address)}: {why}", fields
+        )
 
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
         """A connection has ended. ``error``: what the transport reports."""
@@ -357,7 +366,7 @@ class Events:
             "protocol_error": connection.broke_protocol,
             "reason": printable(why),
         }
-        _tell(
+        self._tell(
             _net, level, "connection_ended", text, fields, connection.ended_case or ("client" if by == "client" else "")
         )
 

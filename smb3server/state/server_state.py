@@ -88,6 +88,8 @@ class ServerState:
         """Changes the shares while the server runs. None: nobody can."""
         self.shadow_copies: ShadowCopyAgent | None = None
         """Makes shadow copies for backup programs. None: there are none."""
+        self.serves_witness = False
+        """Whether the Witness service runs in this process."""
         self.fence: Fence | None = None
         """In a cluster: checked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None

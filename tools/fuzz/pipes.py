@@ -24,6 +24,9 @@ _PIPES = {
     "wkssvc": ("6BFFD098-A112-3610-9833-46C3F87E345A", 1, 0),
     "samr": ("12345778-1234-ABCD-EF00-0123456789AC", 1, 0),
     "lsarpc": ("12345778-1234-ABCD-EF00-0123456789AB", 0, 0),
+    "svcctl": ("367ABB81-9844-35F1-AD32-98F038001003", 2, 0),
+    "winreg": ("338CD001-2244-31F1-AAAA-900038001003", 1, 0),
+    "eventlog": ("82273FDC-E32A-18C3-3F78-827929DC23EA", 0, 0),
 }
 WITNESS = ("ccd8c074-d0e5-4a40-92b4-d074faa6ba28", 1, 1)
 MAPPER = ("E1AF8308-5D1F-11C9-91A4-08002B14A0FA", 3, 0)
@@ -61,7 +64,7 @@ def _text(value: str) -> bytes:
     return struct.pack("<III", count, 0, count) + encoded + bytes(-len(encoded) % 4)
 
 
-def _stubs(name: str) -> list[tuple[int, bytes]]:
+def stubs_of(name: str) -> list[tuple[int, bytes]]:
     """Return well-formed arguments of calls to the pipe's interface, by operation number."""
     unc = struct.pack("<I", 0x20000) + _text("\\\\SERVER")
     handle = bytes(20)
@@ -74,6 +77,8 @@ def _stubs(name: str) -> list[tuple[int, bytes]]:
         return [*enumerate_, *details, *[(21, unc + struct.pack("<I", level)) for level in (100, 101, 102)], (28, unc)]
     if name == "wkssvc":
         return [(0, unc + struct.pack("<I", level)) for level in (100, 101, 102)]
+    if name in ("svcctl", "winreg", "eventlog"):
+        return _administration_stubs(name, unc, handle)
     sid = struct.pack("<I", 4) + struct.pack("<BB6s4I", 1, 4, b"\0\0\0\0\0\5", 21, 1, 2, 3)
     if name == "samr":
         return [
@@ -106,6 +111,42 @@ def _stubs(name: str) -> list[tuple[int, bytes]]:
         ),
         (45, unc + struct.pack("<II", 0, 0)),
         (0, handle),
+    ]
+
+
+def _administration_stubs(name: str, unc: bytes, handle: bytes) -> list[tuple[int, bytes]]:
+    """Return what ``stubs_of`` does, for services, registry and event log."""
+    anything, key = 0x2000000, struct.pack("<HHI", 14, 14, 0x20000) + _text("SYSTEM")
+    if name == "svcctl":
+        return [
+            (15, unc + struct.pack("<II", 0, anything)),
+            (16, handle + _text("LanmanServer") + struct.pack("<I", anything)),
+            (14, handle + struct.pack("<IIII", 0x30, 3, 4096, 0)),
+            (42, handle + struct.pack("<IIIIII", 0, 0x30, 3, 4096, 0, 0)),
+            *((number, handle + struct.pack("<II", 1, 512)) for number in (1, 4, 13, 39, 40)),
+            *((number, handle + struct.pack("<I", 512)) for number in (0, 2, 6, 17, 18, 19)),
+            (20, handle + _text("EventLog") + struct.pack("<I", 64)),
+        ]
+    if name == "winreg":
+        buffers = struct.pack("<IIIIIIII", 0x20004, 0, 0x20008, 64, 0, 0, 0x2000C, 64) + struct.pack("<II", 0x20010, 0)
+        return [
+            *((number, struct.pack("<II", 0, anything)) for number in (0, 1, 2, 4, 27)),
+            (15, handle + key + struct.pack("<II", 0, anything)),
+            (9, handle + struct.pack("<IHHIIII", 0, 0, 512, 0x20000, 256, 0, 0) + bytes(8)),
+            (10, handle + struct.pack("<IHHIIII", 0, 0, 512, 0x20000, 256, 0, 0) + buffers),
+            (17, handle + key + buffers),
+            (16, handle + struct.pack("<HHI", 0, 0, 0)),
+            (12, handle + struct.pack("<IIII", 4, 0, 1024, 0)),
+            (34, handle + struct.pack("<IIIIIIIII", 0, 0, 0, 0, 0, 0x20000, 64, 0, 64)),
+            *((number, handle) for number in (5, 7, 11, 26)),
+        ]
+    module = struct.pack("<HHI", 12, 12, 0x20004) + _text("System")[:-2]
+    return [
+        (7, struct.pack("<I", 0) + module + bytes(8) + struct.pack("<II", 1, 1)),
+        (10, handle + struct.pack("<III", 5, 0, 4096)),
+        (10, handle + struct.pack("<III", 10, 1, 0)),
+        (22, handle + struct.pack("<II", 0, 4)),
+        *((number, handle + bytes(8)) for number in (0, 1, 2, 4, 5, 11)),
     ]
 
 
@@ -201,7 +242,7 @@ class PipeRun:
             await tree.ioctl(_TRANSCEIVE, pdu(_BIND, bind(_PIPES[name])), file)
             for _ in range(PDUS):
                 self.told.steps += 1
-                status = await self._transceive(tree, file, self._next(_stubs(name), _PIPES[name]))
+                status = await self._transceive(tree, file, self._next(stubs_of(name), _PIPES[name]))
                 self.told.statuses[status] += 1
                 if status == 0xC00000E5:
                     raise Failed(f"INTERNAL_ERROR was answered to a call of {name}")

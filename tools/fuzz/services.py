@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.rpc import fsrvp, lsarpc, samr, srvsvc, wkssvc
+from smb3server.rpc import eventlog, fsrvp, lsarpc, samr, srvsvc, svcctl, winreg, wkssvc
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper
@@ -49,11 +49,11 @@ class Services:
         self._loop = loop = VirtualLoop()
         atexit.register(loop.close)
         self._world = loop.run_until_complete(self._make(loop))
-        self._server = self._world.server
+        self.server = self._world.server
         loop.run_until_complete(self._world.client(USER, (Dialect.SMB_3_1_1,)))
-        (self._session,) = self._server.sessions.by_id.values()
+        (self._session,) = self.server.sessions.by_id.values()
         self._witnessing = WitnessInterface(cluster(), Registrations(cluster()), clock=lambda: 1.0)
-        self._shadow_copies = ShadowCopyAgent(ServedShadowCopies(self._server))
+        self._shadow_copies = ShadowCopyAgent(ServedShadowCopies(self.server))
         self._mapper = EndpointMapper()
         self._groups = AssociationGroups()
 
@@ -73,15 +73,18 @@ class Services:
 
     def association(self) -> Association:
         """Return a new association with all interfaces."""
-        accounts = self._server.users
+        accounts = self.server.users
         return Association("4711", self.interfaces, lambda: Acceptor(accounts, "FILES"), self._groups)
 
     def interfaces(self, association: Association) -> list[Interface]:
         """Return all interfaces for the calls of an association."""
-        server, session = self._server, self._session
+        server, session = self.server, self._session
         return [
             srvsvc.interface(server, session),
-            wkssvc.interface("FILES"),
+            wkssvc.interface(server, session),
+            svcctl.interface(server, session),
+            winreg.interface(server, session),
+            eventlog.interface(server, session),
             lsarpc.interface(server.accounts, session),
             samr.interface(server, session),
             fsrvp.interface(server, session, self._shadow_copies),

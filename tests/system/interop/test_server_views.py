@@ -245,8 +245,20 @@ $asked 'netsessenum 127.0.0.1 bob; netdiskenum; netremotetod'
 net rpc info $as
 net rpc user info u $as
 echo services; net rpc service list $as 2>&1
-echo registry; net rpc registry enumerate HKLM $as 2>&1
-echo log; net rpc registry getsd HKLM $as 2>&1
+net rpc service status LanmanServer $as 2>&1
+net rpc service stop LanmanServer $as 2>&1
+net rpc service start lanmanserver $as 2>&1
+net rpc service status Spooler $as 2>&1
+net rpc service list -s {smb_conf} -S 127.0.0.1 -U bob%pw 2>&1
+echo registry
+lanman='HKLM\\SYSTEM\\CurrentControlSet\\Services\\LanmanServer'
+net rpc registry enumerate $lanman $as 2>&1
+net rpc registry enumerate "$lanman\\Shares" $as 2>&1
+net rpc registry getvalue "$lanman\\Parameters" SrvComment $as 2>&1
+net rpc registry createkey "$lanman\\New" $as 2>&1
+net rpc registry deletekey "$lanman\\Shares" $as 2>&1
+net rpc registry setvalue "$lanman\\Parameters" SMB1 dword 1 $as 2>&1
+net rpc registry enumerate HKLM -s {smb_conf} -S 127.0.0.1 -U bob%pw 2>&1
 kill $client $server
 wait $server
 """
@@ -254,7 +266,7 @@ wait $server
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="net knows port 445 only: it needs a network of its own")
 @pytest.mark.skipif(shutil.which("net") is None, reason="Samba's net is not installed")
-def test_net_rpc_shows_shares_files_and_says_what_is_not_there(tmp_path: Path) -> None:
+def test_net_rpc_shows_shares_files_services_and_the_registry(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)
     (tmp_path / "smb.conf").write_text("[global]\n")
@@ -283,13 +295,24 @@ def test_net_rpc_shows_shares_files_and_says_what_is_not_there(tmp_path: Path) -
     lists, _, rest = done.stdout.partition("files\n")
     every_file, _, rest = rest.partition("mine\n")
     bobs, _, rest = rest.partition("services\n")
+    services, _, registry = rest.partition("registry\n")
     assert "data\n" in lists and "of all" in lists
     held = f"{tmp_path / 'data' / 'held'}".replace("/", "\\")
     assert f"C:{held}" in every_file and "\\PIPE\\srvsvc" in every_file
     assert f"C:{held}" in bobs and "\\PIPE" not in bobs
     assert "Num users: 2" in bobs and "Received 1 entries" in bobs
-    # Services, registry and event log are not there, and programs say so.
-    assert re.findall(r"pipe (\w+)\. Error was NT_STATUS_OBJECT_NAME_NOT_FOUND", rest) == ["svcctl", "winreg", "winreg"]
+    assert re.search(r'^LanmanServer +"Server"$', services, re.MULTILINE)
+    assert "LanmanServer service is running." in services and "Start Type           = 0x2" in services
+    assert re.findall(r"WERR_\w+", services) == [
+        "WERR_INVALID_SERVICE_CONTROL",
+        "WERR_SERVICE_ALREADY_RUNNING",
+        "WERR_SERVICE_DOES_NOT_EXIST",
+        "WERR_ACCESS_DENIED",
+    ]
+    assert 'Value[005] = "ShareName=data"' in registry and 'Value[004] = "Remark=of all"' in registry
+    assert "Keyname   = Parameters" in registry and 'Value      = "smb3server"' in registry
+    # Nothing can be written, and bob sees nothing.
+    assert len(re.findall("ACCESS_DENIED", registry)) == 4
 
 
 @pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed")
