@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.lab.examples import examples
 from tests.lab.transform_client import (
     CHANNEL_OFFSET,
     PREAUTH,
@@ -281,7 +280,7 @@ def test_random_chains_are_judged_as_the_peer_judges_them(offer: Offer) -> None:
 
     collected: list[list[tuple[str, int, int]]] = []
 
-    @settings(max_examples=examples(200), database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=200, database=None, suppress_health_check=list(HealthCheck))
     @given(EDITS)
     def collect(edits: list[tuple[str, int, int]]) -> None:
         collected.append(edits)

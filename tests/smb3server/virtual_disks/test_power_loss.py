@@ -160,7 +160,8 @@ def losses(act: Act, states: int) -> Iterator[tuple[Folder, Model]]:
         (plain, 2),
         pytest.param(plain, 8, marks=pytest.mark.long),
         pytest.param(with_snapshots, 3, marks=pytest.mark.long),
-        (resized, 8),
+        (resized, 2),
+        pytest.param(resized, 8, marks=pytest.mark.long),
     ],
 )
 def test_what_was_flushed_is_there(act: Act, states: int) -> None:
