@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from smb3server.commands import load
-from tests.lab import slow_shares
+from tests.lab import examples, slow_shares
 from tests.lab.etcd import Etcd, SecuredEtcd
 from tests.lab.leftovers import Leftovers
 
+examples.choose()
 load()
 """Servers that tests make have handlers of all commands, as the service's have."""
 if slow_shares.wanted():

@@ -115,6 +115,8 @@ class Client:
         self._fabric = fabric
         self._master = master
         self._calls: Calls | None = None
+        self._connecting = asyncio.Lock()
+        """Held while the master is connected to: a second connection would end the first, with the calls on it."""
         self._running: list[asyncio.Task[None]] = []
         self._data: dict[str, rdma.Connection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -124,10 +126,7 @@ class Client:
         """Ask the master; reconnect to it, or to the one that took its place, for some seconds."""
         for attempt in range(40):
             try:
-                if self._calls is None or not self._calls.connection.is_open:
-                    await self._connect()
-                assert self._calls is not None
-                return await self._calls.call(what, **fields)
+                return await (await self._connected()).call(what, **fields)
             except StoreRefused as error:
                 raise _named(error) from None
             except rdma.ConnectionLost:
@@ -136,15 +135,18 @@ class Client:
                 await asyncio.sleep(0.25)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _connect(self) -> None:
-        connection = await rdma.open_connection(
-            self._fabric, *self._master, message_size=MESSAGE_SIZE, receives=RECEIVES
-        )
-        self._calls = Calls(connection, {})
-        for task in self._running:
-            task.cancel()
-        work = self._calls.run(), self._watch(self._calls)
-        self._running = [asyncio.create_task(part) for part in work]
+    async def _connected(self) -> Calls:
+        async with self._connecting:
+            if self._calls is None or not self._calls.connection.is_open:
+                connection = await rdma.open_connection(
+                    self._fabric, *self._master, message_size=MESSAGE_SIZE, receives=RECEIVES
+                )
+                self._calls = Calls(connection, {})
+                for task in self._running:
+                    task.cancel()
+                work = self._calls.run(), self._watch(self._calls)
+                self._running = [asyncio.create_task(part) for part in work]
+            return self._calls
 
     async def _watch(self, calls: Calls) -> None:
         """End the connections to servers that the master gives up: one that hangs does not end them itself."""

@@ -20,37 +20,40 @@ def sessions_of(name: str) -> list[Connection]:
     return [connection for connection in judged.connections if connection.upper]
 
 
-SESSIONS = [(name, index) for name in CAPTURES for index in range(len(sessions_of(name)))]
-SMB_DIRECT = [(name, index) for name, index in SESSIONS if sessions_of(name)[index].smbdirect is not None]
+def readers_of(name: str) -> list[tuple[SmbDirectReader, Connection]]:
+    """Return the sessions over SMB Direct; a capture of TCP has none."""
+    return [(session.smbdirect, session) for session in sessions_of(name) if session.smbdirect is not None]
 
 
-def reader_of(name: str, index: int) -> SmbDirectReader:
-    reader = sessions_of(name)[index].smbdirect
-    assert reader is not None
-    return reader
+def test_most_captures_are_of_smb_direct() -> None:
+    """The tests below have something to do: a capture of the set-up of a connection alone has no session."""
+    assert sum(bool(readers_of(name)) for name in CAPTURES) > len(CAPTURES) // 2
 
 
-@pytest.mark.parametrize(("name", "index"), SMB_DIRECT)
-def test_every_fpdu_encodes_to_the_same_bytes(name: str, index: int) -> None:
-    assert replay_iwarp(reader_of(name, index).wire) == []
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_fpdu_encodes_to_the_same_bytes(name: str) -> None:
+    for reader, _ in readers_of(name):
+        assert replay_iwarp(reader.wire) == []
 
 
-@pytest.mark.parametrize(("name", "index"), SMB_DIRECT)
-def test_every_send_encodes_to_the_same_bytes(name: str, index: int) -> None:
-    assert replay_sends(reader_of(name, index)) == []
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_send_encodes_to_the_same_bytes(name: str) -> None:
+    for reader, _ in readers_of(name):
+        assert replay_sends(reader) == []
 
 
-@pytest.mark.parametrize(("name", "index"), SMB_DIRECT)
-def test_both_state_machines_agree_with_the_wire(name: str, index: int) -> None:
-    messages = sessions_of(name)[index].upper
-    machines = replay_machines(reader_of(name, index), messages)
-    assert machines.found == []
-    assert machines.delivered == len(messages) > 0
+@pytest.mark.parametrize("name", CAPTURES)
+def test_both_state_machines_agree_with_the_wire(name: str) -> None:
+    for reader, session in readers_of(name):
+        machines = replay_machines(reader, session.upper)
+        assert machines.found == []
+        assert machines.delivered == len(session.upper) > 0
 
 
-@pytest.mark.parametrize(("name", "index"), SESSIONS)
-def test_every_smb2_message_encodes_to_the_same_bytes(name: str, index: int) -> None:
-    assert replay_smb2(sessions_of(name)[index]) == []
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_smb2_message_encodes_to_the_same_bytes(name: str) -> None:
+    for session in sessions_of(name):
+        assert replay_smb2(session) == []
 
 
 def change(reader: SmbDirectReader, position: int, value: int) -> None:

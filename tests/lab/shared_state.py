@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.check_layers.graph import statements
+
 PACKAGES = ("smbdirect", "smb3server", "witness")
 CACHES = frozenset({"cache", "lru_cache"})
 ALWAYS = frozenset({
@@ -85,6 +87,16 @@ def _changed(node: ast.AST) -> Iterator[ast.expr]:
                 yield _root(one)
 
 
+def _with_class(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield every node with the name of the class around it, which is empty where there is none."""
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    while waiting:
+        node, owner = waiting.pop()
+        yield node, owner
+        inside = node.name if isinstance(node, ast.ClassDef) else owner
+        waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
+
+
 def _assigned(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
     """Yield the variables that a module or class binds in its body, with their values."""
     for statement in body:
@@ -139,7 +151,7 @@ class Finder:
         """Return the full names of what a module and its functions import."""
         return {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
-            for node in ast.walk(module.tree)
+            for node in statements(module.tree.body)
             if isinstance(node, ast.ImportFrom) and node.module
             for alias in node.names
         }
@@ -147,19 +159,15 @@ class Finder:
     def _changed_in(self, module: Module) -> Iterator[str]:
         """Yield the full names of variables, and of attributes of classes, that a module changes."""
         imported = self._imports[module.name]
-        owner: dict[ast.AST, str] = {}
-        for definition in ast.walk(module.tree):
-            if isinstance(definition, ast.ClassDef):
-                owner |= dict.fromkeys(ast.walk(definition), definition.name)
-        for node in ast.walk(module.tree):
+        for node, owner in _with_class(module.tree):
             if isinstance(node, ast.Global):
                 yield from (f"{module.name}.{name}" for name in node.names)
             for one in _changed(node):
                 match one:
                     case ast.Name(id=name):
                         yield imported.get(name, f"{module.name}.{name}")
-                    case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if node in owner:
-                        yield f"{module.name}.{owner[node]}.{name}"
+                    case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if owner:
+                        yield f"{module.name}.{owner}.{name}"
                     case ast.Attribute(value=ast.Name(id=holder), attr=name):
                         yield f"{imported.get(holder, f'{module.name}.{holder}')}.{name}"
 

@@ -11,6 +11,7 @@ import pytest
 
 from smb3server import __version__
 from smb3server.cli.tree import COMMANDS
+from tests.lab import source
 from tools.check_layers.rooms import ROOMS
 from tools.kernel_lab.cases import CASES
 
@@ -186,13 +187,9 @@ def _room(module: str) -> str:
 
 def _imports() -> set[tuple[str, str]]:
     """Return which room imports which: under TYPE_CHECKING and inside functions as well."""
-    found = set()
-    for package in ("smb3server", "witness", "smbdirect"):
-        for path in (ROOT / package).rglob("*.py"):
-            own = _room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    found.add((own, _room(node.module)))
+    found = {
+        (_room(module.name), _room(entry.module)) for module in source.of(source.PRODUCT) for entry in module.imports
+    }
     return {(own, other) for own, other in found if other and own not in (other, "__main__")}
 
 

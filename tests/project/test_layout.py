@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_layers.graph import imports, read_modules
+from tests.lab import source
+from tools.check_layers.graph import imports
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "tests").rglob("*.py"))
@@ -21,7 +22,7 @@ def is_of_tests(name: str) -> bool:
 def test_no_module_of_tests_is_imported() -> None:
     found = [
         f"{module.path.relative_to(ROOT)}:{line}: {name}"
-        for module in read_modules(ROOT, ("tests", "tools")).values()
+        for module in source.of(("tests", "tools"))
         for line, name, _ in module.imports
         if is_of_tests(name)
     ]
@@ -29,7 +30,7 @@ def test_no_module_of_tests_is_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
+    "text",
     [
         "from tests.smb3server.files.test_leases import Recorder",
         "from tests.witness.conftest import running",
@@ -38,8 +39,8 @@ def test_no_module_of_tests_is_imported() -> None:
         "def f():\n    import tests.files.test_leases",
     ],
 )
-def test_such_imports_are_found(source: str) -> None:
-    assert [is_of_tests(name) for _, name in imports(source, Path("test_b.py"), "tests.a.test_b")] == [True]
+def test_such_imports_are_found(text: str) -> None:
+    assert [is_of_tests(name) for _, name in imports(text, Path("test_b.py"), "tests.a.test_b")] == [True]
 
 
 def test_every_folder_is_a_package() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.lab import transform_peer as peer
 from tests.lab import transform_rules as rules
+from tests.lab.examples import examples
 from tests.lab.transform_peer import Chain, Cipher, Crypto, Descriptor, Keys, Kind, Refused, Signer, Status
 
 HASH = bytes(range(64))
@@ -80,7 +81,7 @@ u32 = st.integers(0, 2**32 - 1)
 descriptors = st.builds(Descriptor, st.integers(0, 2**64 - 1), u32, u32)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(cryptos, min_size=1, max_size=3), st.lists(descriptors, max_size=4))
 def test_each_chain_comes_back(transforms: list[Crypto], found: list[Descriptor]) -> None:
     """Take apart what was built, with any number of transforms and descriptors [MS-SMB2 2.2.43]."""
@@ -88,7 +89,7 @@ def test_each_chain_comes_back(transforms: list[Crypto], found: list[Descriptor]
     assert peer.decode_chain(peer.encode_chain(chain)) == chain
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.binary(max_size=120))
 def test_no_bytes_break_the_decoder(data: bytes) -> None:
     """Answer anything with a chain or a refusal."""

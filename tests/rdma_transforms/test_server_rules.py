@@ -262,7 +262,7 @@ def test_random_chains_are_judged_as_the_peer_judges_them(offer: Offer) -> None:
     async def work(lab: TransformLab) -> None:
         client = await lab.client(offer)
         await client.log_on()
-        for edits in examples:
+        for edits in collected:
             # Memory of its own: the edits may ask the server to invalidate it.
             data, memory, good = prepared(client)
             lab.path.write_bytes(UNTOUCHED)
@@ -278,12 +278,12 @@ def test_random_chains_are_judged_as_the_peer_judges_them(offer: Offer) -> None:
             assert lab.path.read_bytes() == (data if status == Status.SUCCESS else UNTOUCHED)
             memory.registered.deregister()
 
-    examples: list[list[tuple[str, int, int]]] = []
+    collected: list[list[tuple[str, int, int]]] = []
 
     @settings(max_examples=200, database=None, suppress_health_check=list(HealthCheck))
     @given(EDITS)
     def collect(edits: list[tuple[str, int, int]]) -> None:
-        examples.append(edits)
+        collected.append(edits)
 
     collect()
     play(work)

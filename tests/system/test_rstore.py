@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -142,6 +143,17 @@ def test_a_dict_of_regions(machines: Machines) -> None:
         del store["images"]
         assert list(store) == [] and used(store) == 0
         assert store.create("next", 2 * MIB)[:] == bytes(2 * MIB), "nobody reads what others had"
+
+
+def test_threads_that_ask_at_the_same_time_share_a_connection(machines: Machines) -> None:
+    """None of the first calls of a client ends the connection that another waits on."""
+    with rstore.open_store("127.0.0.1", machines.port, machines.fabric) as store:
+
+        async def at_once() -> None:
+            async with asyncio.timeout(20):  # Less than a call's time-out.
+                assert await asyncio.gather(*(store._client.servers() for _ in range(4))) == [[]] * 4
+
+        store.wait(at_once())
 
 
 def test_a_freed_region_is_refused_and_left_alone(machines: Machines) -> None:

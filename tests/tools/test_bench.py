@@ -303,6 +303,7 @@ def test_short_run_of_ours_alone(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_fabrics_are_measured_beside_tcp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Data that is signed and encrypted moves by RDMA, or the load fails."""

@@ -231,7 +231,7 @@ def checkout(tmp_path: Path) -> Path:
         "[tool.pytest.ini_options]\naddopts = \"-m 'not long'\"\nmarkers = ['long: x']\n"
     )
     (tmp_path / "Makefile").write_text(
-        f"test:\n\t{sys.executable} -m pytest -p xdist -n 2 $(PYTEST_ARGS)\n"
+        f"test:\n\t{sys.executable} -m pytest -p xdist -n 1 $(PYTEST_ARGS)\n"
         "lint docs fuzz torture torture-variants:\n\t@true\nkernel-test:\n\t@exit $(LAB)\n"
     )
     return tmp_path

@@ -34,6 +34,7 @@ from smb3server.rpc.dcerpc import (
 )
 from smb3server.rpc.security import AUTH_TRAILER, NTLM, SPNEGO, AuthTrailer, Level
 from tests.lab.association import SINGLE, UUID, Service, bind_body, pdu, request
+from tests.lab.examples import examples
 
 
 @pytest.fixture
@@ -353,7 +354,7 @@ def _noise() -> Iterator[st.SearchStrategy[bytes]]:
     yield st.binary(max_size=64)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(*_noise()), max_size=6))
 def test_noise_never_raises(fragments: list[bytes]) -> None:
     association = Service().association()

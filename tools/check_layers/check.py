@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.check_layers.graph import Import, Module, circles, covers, read_modules
@@ -21,8 +21,14 @@ def check(
     rules: Iterable[Rule] = RULES,
 ) -> list[str]:
     """Return the errors below ``root``, one line each; empty if there are none."""
-    modules = read_modules(root, PACKAGES)
-    found = [text for module in modules.values() for text in _check_module(module, rooms, tuple(rules))]
+    return check_modules(read_modules(root, PACKAGES), rooms, tuple(rules))
+
+
+def check_modules(
+    modules: Mapping[str, Module], rooms: Sequence[str] = ROOMS, rules: Sequence[Rule] = RULES
+) -> list[str]:
+    """Return the errors of modules that were read, one line each."""
+    found = [text for module in modules.values() for text in _check_module(module, rooms, rules)]
     found += _check_names(modules, rooms, rules)
     graph = {
         name: sorted({entry.module for entry in module.imports if entry.module}) for name, module in modules.items()

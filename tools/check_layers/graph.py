@@ -38,7 +38,7 @@ def imports(source: str, path: Path, module: str) -> Iterator[tuple[int, str]]:
     ``b`` may be a module or a name in one; a rule about ``a`` covers both. Raises ``SyntaxError``.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source, str(path))):
+    for node in statements(ast.parse(source, str(path)).body):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -49,6 +49,17 @@ def imports(source: str, path: Path, module: str) -> Iterator[tuple[int, str]]:
                 base = ".".join([*parents, base] if base else parents)
             for alias in node.names:
                 yield node.lineno, f"{base}.{alias.name}"
+
+
+def statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield statements, with those inside them. Expressions are passed over: nothing is imported there."""
+    waiting: deque[ast.AST] = deque(body)
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            if isinstance(inside := getattr(node, part, None), list):
+                waiting += inside
 
 
 def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:

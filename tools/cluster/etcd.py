@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from tools.cluster.certificates import Authority
+from tools.cluster.network import enter
 from tools.support.ports import free_ports
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
@@ -20,14 +22,6 @@ CLIENT_PORT, PEER_PORT = 2379, 2380
 _START_SECONDS = 30
 _ROOM = 2 << 30
 """Bytes that a file system in memory must have free."""
-_PROBE = """
-import sys, urllib.request
-try:
-    healthy = b'"true"' in urllib.request.urlopen(f"http://{sys.argv[1]}/health", timeout=1).read()
-except OSError:
-    healthy = False
-sys.exit(not healthy)
-"""
 
 
 class EtcdError(Exception):
@@ -57,7 +51,19 @@ class Member:
     """HOST:PORT."""
     peer: str
     prefix: list[str] = field(default_factory=list)
-    """First words of the member's command: ip netns exec ..."""
+    """First words of the member's command: ip netns exec and the namespace's name."""
+
+
+def _is_healthy(address: str) -> bool:
+    """Return whether a member says that it has a leader."""
+    connection = HTTPConnection(address, timeout=1)
+    try:
+        connection.request("GET", "/health")
+        return b'"true"' in connection.getresponse().read()
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def local_members(count: int) -> list[Member]:
@@ -139,17 +145,17 @@ class Etcd:
         return self.folder / f"etcd-{index}.log"
 
     def _wait(self, index: int) -> None:
+        """Wait on a thread of its own: it enters the member's namespace, where there is one."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self._wait_there, index).result()
+
+    def _wait_there(self, index: int) -> None:
         member = self.members[index]
+        if member.prefix:
+            enter(member.prefix[-1])
+        address = self._health[index] if self._health else member.client
         deadline = time.monotonic() + _START_SECONDS
-        command = [
-            *member.prefix,
-            sys.executable,
-            "-I",
-            "-c",
-            _PROBE,
-            self._health[index] if self._health else member.client,
-        ]
-        while subprocess.run(command, check=False).returncode:
+        while not _is_healthy(address):
             if time.monotonic() > deadline:
                 raise EtcdError(f"etcd does not start: {self._log(index).read_text()[-2000:]}")
             time.sleep(0.05)

@@ -15,6 +15,7 @@ from spnego._spnego import NegState, NegTokenInit, NegTokenResp, unpack_token
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.wire.status import NtStatus, StatusError
+from tests.lab.examples import examples
 from tools.failover import logon
 
 NTLM = "1.3.6.1.4.1.311.2.2.10"
@@ -180,7 +181,7 @@ def test_ntlmv1_and_nothing_at_all() -> None:
         assert refused(lambda: made.step(message)) == NtStatus.LOGON_FAILURE  # noqa: B023
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(first=st.binary(max_size=120), second=st.binary(max_size=200), begun=st.booleans())
 def test_whatever_a_stranger_sends(first: bytes, second: bytes, begun: bool) -> None:
     made = acceptor()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from smb3server.backends.base import Backend, Disposition, OpenRequest, Path
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.memory.backend import MemoryBackend
+from tests.lab.examples import examples
 
 components = st.sampled_from(["a", "A", "b", "B", "é", "É"])
 paths = st.lists(components, min_size=1, max_size=3).map(tuple)
@@ -78,7 +79,7 @@ def tree(backend: Backend, path: Path = ()) -> dict[Path, object]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(operations, max_size=25), st.sampled_from(["auto", "none"]), st.sampled_from([None, False]))
 def test_both_agree(steps: list[tuple[object, ...]], xattrs: str, openat2: bool | None) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from smb3server.backends.base import Disposition, Kind, OpenRequest
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from tests.lab.examples import examples
 from tests.lab.stores import get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]
@@ -361,7 +362,7 @@ def test_rename_and_unlink_in_moving_directories(local: Local) -> None:
 components = st.text(max_size=12) | st.sampled_from(["..", ".", "", "d", "D", "up", "abs", "f", ".smb3server", "/"])
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(components, max_size=5), st.sampled_from(Disposition), st.booleans())
 def test_any_path(local: Local, path: list[str], disposition: Disposition, reparse: bool) -> None:
     store, root = local

@@ -34,6 +34,7 @@ from smb3server.backends.local.sidecar import SideCar
 from smb3server.wire import attributes as attr
 from smb3server.wire.file_info import EaEntry
 from smbdirect import native
+from tests.lab.examples import examples
 from tests.lab.stores import descriptors, every_entry, opened, put, without_native_calls
 
 NATIVE = "smb3server.backends.local._native"
@@ -108,7 +109,7 @@ times = st.integers(-5_000_000_000, 5_000_000_000) | st.integers(-10_000_000_000
     is_directory=st.booleans(),
     block=st.sampled_from([0, 512, 4096]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_metadata_is_shown_alike(
     stored: Metadata,
     other_inode: bool,

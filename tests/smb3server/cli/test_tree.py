@@ -150,7 +150,6 @@ HEAVY = (
     "impacket",
     "spnego",
     "cryptography",
-    "pyroute2",
     "uvloop",
     "msgspec",
     "aiohttp",
@@ -184,7 +183,7 @@ def test_a_command_loads_nothing_heavy_before_it_runs(name: str) -> None:
 def test_status_loads_no_server(tmp_path: Path) -> None:
     modules = loaded("status", "--state", str(tmp_path))
     assert not {name for name in modules if name.startswith(("smb3server.service", "smb3server.commands"))}
-    assert not modules & {"impacket", "spnego", "cryptography", "pyroute2"}
+    assert not modules & {"impacket", "spnego", "cryptography"}
     assert len(modules) < 420
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from smb3server.compression import codecs, lz77, lz77_huffman, lznt1
 from smb3server.wire.compression import CompressionAlgorithm
 from smbdirect import native
+from tests.lab.examples import examples
 
 LZNT1, LZ77, HUFFMAN = CompressionAlgorithm.LZNT1, CompressionAlgorithm.LZ77, CompressionAlgorithm.LZ77_HUFFMAN
 PYTHON = {LZNT1: lznt1, LZ77: lz77, HUFFMAN: lz77_huffman}
@@ -127,7 +128,7 @@ def test_nothing_is_returned_that_takes_more_than_it_may(algorithm: CompressionA
 
 
 @pytest.mark.parametrize("algorithm", [*PYTHON, CompressionAlgorithm.LZ4])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.binary(max_size=600), size=st.integers(0, 5000))
 def test_anything_is_decompressed_or_refused(algorithm: CompressionAlgorithm, data: bytes, size: int) -> None:
     around = bytearray(b"\xee" * (size + 64))

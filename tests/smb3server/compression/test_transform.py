@@ -10,6 +10,7 @@ from smb3server.compression.benefit import FIRST_PAUSE, LONGEST_PAUSE, Benefit, 
 from smb3server.compression.transform import Agreement, CompressionError, agree
 from smb3server.wire.compression import CompressionAlgorithm
 from smb3server.wire.header import PROTOCOL_ID
+from tests.lab.examples import examples
 
 LEAD = PROTOCOL_ID + bytes(76)
 LZ77, LZ4, PATTERN = CompressionAlgorithm.LZ77, CompressionAlgorithm.LZ4, CompressionAlgorithm.PATTERN_V1
@@ -99,7 +100,7 @@ def test_a_chain_that_was_not_agreed_upon() -> None:
         Agreement((LZ77, PATTERN), False).unpack(message, LIMIT)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=400), st.booleans())
 def test_anything_is_unpacked_or_refused(data: bytes, chained: bool) -> None:
     agreed = Agreement((LZ77, PATTERN), True)

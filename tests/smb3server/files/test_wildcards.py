@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smb3server.files.searches import compile_expression
+from tests.lab.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def _reference(pattern: str, name: str) -> bool:
     return match(0, 0)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.text('ab.*?<>"', max_size=7), st.text("aB.", max_size=8))
 def test_agrees_with_definition(pattern: str, name: str) -> None:
     assert compile_expression(pattern)(name) is (_reference(pattern, name) if pattern.strip("*") else True)

@@ -244,7 +244,7 @@ FABRICS = {
     "registered": Fabric(lambda: LoopbackProvider(LIKE_VERBS), "loopback"),
     "iwarp": Fabric(IwarpProvider, "iwarp"),
     # Its own UDP port may be taken on this machine; both ends must agree on another.
-    "roce": Fabric(lambda: RoceProvider(free_port()), "roce", "roce"),
+    "roce": Fabric(lambda: RoceProvider(free_port()), "roce", "roce", reads=2_000),
     # Software devices run in emulated guests.
     "verbs": Fabric(VerbsProvider, "verbs", "iwarp", os.environ.get("VERBS_HOST", "127.0.0.1"), 1_000),
 }

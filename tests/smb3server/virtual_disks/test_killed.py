@@ -195,8 +195,14 @@ def lives(act: Callable[[VirtualDisk, Mortal, Model], None], torn: bool) -> Iter
     assert last >= 10
 
 
-@pytest.mark.parametrize("torn", [False, True], ids=["not at all", "partly"])
-@pytest.mark.parametrize("act", [plain, with_snapshots, resized])
+@pytest.mark.parametrize(
+    ("act", "torn"),
+    [
+        pytest.param(act, torn, marks=[pytest.mark.long] if act is with_snapshots and not torn else [])
+        for act in (plain, with_snapshots, resized)
+        for torn in (False, True)
+    ],
+)
 def test_what_was_acknowledged_is_there(act: Callable[[VirtualDisk, Mortal, Model], None], torn: bool) -> None:
     for folder, model in lives(act, torn):
         disk = open_disk(folder, "disk.vhds")
@@ -215,7 +221,7 @@ def test_what_was_acknowledged_is_there(act: Callable[[VirtualDisk, Mortal, Mode
 
 
 @needs_qemu
-@pytest.mark.parametrize("act", [plain, with_snapshots, resized])
+@pytest.mark.parametrize("act", [plain, pytest.param(with_snapshots, marks=pytest.mark.long), resized])
 def test_qemu_finds_no_fault(act: Callable[[VirtualDisk, Mortal, Model], None], tmp_path: Path) -> None:
     for folder, _ in lives(act, torn=True):
         image = tmp_path / "base.vhdx"

@@ -155,7 +155,14 @@ def losses(act: Act, states: int) -> Iterator[tuple[Folder, Model]]:
 
 
 @pytest.mark.parametrize(
-    ("act", "states"), [(plain, 8), pytest.param(with_snapshots, 3, marks=pytest.mark.long), (resized, 8)]
+    ("act", "states"),
+    [
+        (plain, 2),
+        pytest.param(plain, 8, marks=pytest.mark.long),
+        pytest.param(with_snapshots, 3, marks=pytest.mark.long),
+        (resized, 2),
+        pytest.param(resized, 8, marks=pytest.mark.long),
+    ],
 )
 def test_what_was_flushed_is_there(act: Act, states: int) -> None:
     for folder, model in losses(act, states):

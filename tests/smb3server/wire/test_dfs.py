@@ -21,6 +21,7 @@ from smb3server.wire.dfs import (
     parse_request,
 )
 from smbdirect.errors import DecodeError
+from tests.lab.examples import examples
 
 TWO = [ReferralTarget("\\one\\share", True), ReferralTarget("\\two\\share\\folder", False)]
 LINK = Referral(38, int(ReferralFlags.STORAGE_SERVERS | ReferralFlags.TARGET_FAILBACK), False, 300, "\\s\\n\\link", TWO)
@@ -89,7 +90,7 @@ def test_more_targets_than_offsets_can_reach() -> None:
     assert found.targets[-1].address == many.targets[len(found.targets) - 1].address
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(st.binary(max_size=120), st.integers(0, 3), st.integers(0, 200), st.integers(0, 255))
 def test_responses_of_any_content(noise: bytes, version: int, at: int, value: int) -> None:
     whole = pack_referral(version + 1, LINK, 4096)

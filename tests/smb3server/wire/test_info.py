@@ -26,6 +26,7 @@ from smb3server.wire.fields import decode_name
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
+from tests.lab.examples import examples
 
 NAMES = st.text(st.characters(exclude_characters="\0"), max_size=20)
 U63 = st.integers(0, 2**63 - 1)
@@ -80,7 +81,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(PARSERS))
 def test_parsers_refuse_garbage(body: bytes, parse: Callable[[memoryview], Any]) -> None:
     sizes = (9, 32, 33, 41, 49, 57)
@@ -91,7 +92,7 @@ def test_parsers_refuse_garbage(body: bytes, parse: Callable[[memoryview], Any])
             continue
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(DECODERS))
 def test_decoders_refuse_garbage(data: bytes, decode: Callable[[bytes], Any]) -> None:
     try:

@@ -9,6 +9,7 @@ from smbdirect.core.connection import Role
 from smbdirect.core.messages import DATA_TRANSFER, DataTransfer, MessageReceived
 from smbdirect.errors import ProtocolError
 from tests.lab.cores import Subject, acceptor, client, initiator, server
+from tests.lab.examples import examples
 
 u16 = st.sampled_from([0, 1, 2, 255, 0xFFFF]) | st.integers(0, 0xFFFF)
 u32 = st.sampled_from([0, 1, 8, 20, 24, 32, 1024, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF) | st.integers(0, 200)
@@ -53,14 +54,14 @@ def feed(subject: Subject, sequence: list[bytes]) -> None:
     assert subject.pool.lent == 0
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(st.lists(messages, min_size=1, max_size=12))
 def test_established_cores(sequence: list[bytes]) -> None:
     feed(server(), sequence)
     feed(client(), sequence)
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=examples(100), deadline=None, database=None)
 @given(st.lists(st.binary(max_size=64), min_size=1, max_size=3))
 def test_negotiating_cores(sequence: list[bytes]) -> None:
     feed(acceptor(), sequence)

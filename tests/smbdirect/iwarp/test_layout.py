@@ -19,6 +19,7 @@ from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable
+from tests.lab.examples import examples
 from tests.lab.fpdu import encode_fpdu
 
 UNTOUCHED = 0xEE
@@ -118,7 +119,7 @@ PAYLOADS = st.sampled_from([1428, 4096, 8924, 16_384, 30_001, 65_506, 65_521])
 AMOUNTS = st.sampled_from([(1 << 20,), (1 << 20, 70_000), (1, 3, 16, 20, 1 << 20), (1448, 65_536), (4096, 5)])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     PAYLOADS,
     st.lists(st.integers(0, 400_000), min_size=1, max_size=3),
@@ -160,7 +161,7 @@ def test_response_cut_in_any_way(
     assert not receiver.midway
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     PAYLOADS,
     st.integers(1, 500_000),
@@ -210,7 +211,7 @@ def test_write_touches_only_what_it_says(
     assert peer.receiver.at_boundary
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from([4096, 65_506]), st.booleans(), AMOUNTS, st.integers(0, 1 << 32))
 def test_a_broken_response_completes_no_read(payload: int, crc: bool, amounts: tuple[int, ...], seed: int) -> None:
     """With CRC no error passes. Without it none in a header does."""

@@ -27,6 +27,7 @@ from smbdirect.providers.iwarp.rdmap import (
 from smbdirect.providers.iwarp.receiver import Receiver, RingPool
 from smbdirect.providers.iwarp.sender import IOV_MAX, Response, Sender, Work
 from smbdirect.providers.memory import RegionTable
+from tests.lab.examples import examples
 from tests.lab.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
@@ -378,7 +379,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(requests, st.booleans(), st.sampled_from([128, 1442, 8938, 65520]), st.integers(0, 1 << 32))
 def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bool, max_ulpdu: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -467,7 +468,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
 UNTAGGED_SIZE, READ_REQUEST_SIZE = 20, 48
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["send", "write", "read", "response"]), st.integers(0, 9000)), max_size=40),
     st.sampled_from([536, 1398, 1448, 8948, 65483]),
@@ -575,7 +576,7 @@ def test_a_run_of_segments_stops_at_the_first_bad_one() -> None:
 # -- fuzzing -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_random_bytes_end_in_a_terminate_or_wait_for_more(data: bytes, crc: bool) -> None:
     peer = Peer(crc=crc)
@@ -585,7 +586,7 @@ def test_random_bytes_end_in_a_terminate_or_wait_for_more(data: bytes, crc: bool
         assert len(error.message) <= rdmap.MAX_TERMINATE
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: bool) -> None:
     rng = random.Random(seed)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import Run, is_intact, runs
 from smbdirect.providers.roce.headers import ACK_REQUEST, HEAD, PSN_MASK, Opcode
+from tests.lab.examples import examples
 
 IPV4 = bytes([192, 0, 2, 1]), bytes([192, 0, 2, 2])
 IPV6 = bytes(range(16)), bytes(range(1, 17))
@@ -62,7 +63,7 @@ def batches(draw: st.DrawFn) -> tuple[list[tuple[bytes, int, bytes]], int, bool]
     return packets, body + 16, draw(st.booleans())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(batches(), st.integers(0, 0xFFFF), st.data())
 def test_a_batch_comes_apart_into_its_packets(
     batch: tuple[list[tuple[bytes, int, bytes]], int, bool], first_id: int, data: st.DataObject

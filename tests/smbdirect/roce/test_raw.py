@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import MAX_PACKET, SLOTS, STRIDE, Arrived, Slots, take_apart
 from smbdirect.providers.roce.headers import ACK_REQUEST, HEAD, PSN_MASK, Opcode
+from tests.lab.examples import examples
 
 SOURCE, OTHER, LOCAL = bytes([192, 0, 2, 1]), bytes([192, 0, 2, 9]), bytes([192, 0, 2, 2])
 MIDDLE = HEAD.pack(Opcode.WRITE_MIDDLE, 0x40, 0xFFFF, 0x123456)
@@ -47,7 +48,7 @@ def masked(each: bytes) -> bytes:
 heads = st.sampled_from([HEAD.pack(opcode, 0x40, 0xFFFF, number) for opcode in (7, 8) for number in (5, 0x4000_0005)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_packets_come_out_in_runs(data: st.DataObject) -> None:
     """With any identifications, sources, lengths, congestion marks and damages."""

@@ -18,11 +18,14 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
+from smb3server.cli.cluster.admin import Admin
 from smb3server.client.protocol import Client
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.transports import open_tcp
 from smb3server.client.protocol.tree import Tree
 from smb3server.cluster.cluster import STARTUP_GRACE
+from smb3server.cluster.view import decode
+from smb3server.persistence.store import Entry
 from smb3server.wire.create import CreateDisposition, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus
@@ -117,7 +120,7 @@ class Fault:
     """``strike`` comes before the request is sent, ``settle`` once it waits, ``undo`` after it is done."""
 
     owners: tuple[list[str], ...] = (["a", "b"],)
-    """Who may have answered, one after the other."""
+    """Who may have owned the service, one after the other, unless etcd elects a leader meanwhile."""
 
     def __init__(self, cluster: ClusterLab) -> None:
         self.cluster = cluster
@@ -306,7 +309,37 @@ async def elections(cluster: ClusterLab) -> int:
     return found
 
 
+def owners_since(cluster: ClusterLab, first: Entry) -> list[str]:
+    """Return the owners of the service, one after the other, as etcd has recorded them since ``first``."""
+
+    async def read(admin: Admin) -> list[str]:
+        last = await admin.store.get(first.key)
+        assert last is not None
+        found = [decode(first.value)["node"]]
+        if last.version > first.version:
+            async for change in admin.store.watch(first.key, first.version):
+                if change.value is not None and (node := decode(change.value)["node"]) != found[-1]:
+                    found.append(node)
+                if change.version >= last.version:
+                    break
+        return found
+
+    return cluster.ask(read)
+
+
+def owner(cluster: ClusterLab) -> Entry:
+    """Return the entry that names the present owner of the service."""
+
+    async def read(admin: Admin) -> Entry:
+        found = await admin.store.get(f"{admin.prefix}services/one/owner")
+        assert found is not None
+        return found
+
+    return cluster.ask(read)
+
+
 async def play(cluster: ClusterLab, fault: Fault, step: str) -> None:
+    first = await asyncio.to_thread(owner, cluster)
     asked = Asked(cluster)
     life = Life(cluster, asked)
     await life.share.until_done(_itself)
@@ -337,9 +370,13 @@ async def play(cluster: ClusterLab, fault: Fault, step: str) -> None:
     await life.check(done)
     await asked.stop()
     await life.share.close()
-    # Whoever was followed by the other never answered again. An election may take longer than such a lease lives.
-    owners = (*fault.owners, ["a", "b"]) if await elections(cluster) > before else fault.owners
-    assert asked.answers in owners
+    owners = await asyncio.to_thread(owners_since, cluster, first)
+    print(f"answers {asked.answers}, owners {owners}")
+    # Nobody answered before it owned the service, or after it was followed by the other.
+    turns = iter(owners)
+    assert all(node in turns for node in asked.answers)
+    # Each election may take longer than a lease lives; a member that comes back may force another one.
+    assert owners in fault.owners or await elections(cluster) > before
 
 
 async def _itself(tree: Tree) -> Tree:

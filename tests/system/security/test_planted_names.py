@@ -9,6 +9,7 @@ import ast
 import asyncio
 import os
 import pwd
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -298,7 +299,10 @@ OTHER_ROOMS = ("cli", "client", "remote", "lab", "doctor", "backends")
 
 def _calls(path: Path) -> list[tuple[int, str, ast.Call]]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    if not re.search(rf"\b({'|'.join([*BY_NAME, 'open'])})\(", text):
+        return []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             found.append((node.lineno, called, node))
