@@ -15,9 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.net import rtnetlink
 from smb3server.net.link_events import LinkEvents
-from smb3server.net.rtnetlink import Attribute
 from smb3server.wire.address import Address
 
 log = logging.getLogger(__name__)
@@ -27,6 +25,7 @@ FAMILY_IPV4, FAMILY_IPV6 = 0x0002, 0x0017
 DEFAULT_SPEED = 1_000_000_000
 """Bits per second, if the driver does not report it."""
 REFRESH_INTERVAL = 10.0
+SPARE_DESCRIPTORS = 16
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 UNUSABLE = 0x40 | 0x08
 """IFA_F_TENTATIVE, IFA_F_DADFAILED: an IPv6 address that cannot be used yet, or at all."""
@@ -68,24 +67,39 @@ def _queues(name: str) -> int:
         return 1
 
 
+def _check_spare_descriptors() -> None:
+    """Raise ``OSError`` if the process has not the descriptors that a netlink socket and its event loop need: pyroute2
+    would leave an event loop that is half made."""
+    opened: list[int] = []
+    try:
+        for _ in range(SPARE_DESCRIPTORS):
+            opened.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 def read_interfaces() -> list[Interface]:
-    """Return the addresses of the interfaces that are up, except link-local ones. Raise ``OSError``."""
-    links: dict[int, tuple[str, int]] = {}
-    for (_, _, index, flags, _), attributes in rtnetlink.read(rtnetlink.Question.LINKS):
-        links[index] = os.fsdecode(attributes[Attribute.LINK_NAME].rstrip(b"\0")), flags
+    """Return the addresses of the interfaces that are up, except link-local ones. This blocks for some milliseconds."""
+    # Takes a quarter of a second to load, so commands that do not need it do not import it.
+    from pyroute2 import IPRoute
+
+    _check_spare_descriptors()
     found: list[Interface] = []
-    for (_, _, flags, _, index), attributes in rtnetlink.read(rtnetlink.Question.ADDRESSES):
-        name, state = links.get(index, ("", 0))
-        # Where two ends of a link have addresses, this end's is the local one.
-        packed = attributes.get(Attribute.LOCAL) or attributes.get(Attribute.ADDRESS)
-        if packed is None or not state & _IFF_UP:
-            continue
-        address = ipaddress.ip_address(packed)
-        if address.is_link_local:
-            continue
-        running = bool(state & _IFF_RUNNING) and not flags & UNUSABLE
-        loopback = bool(state & _IFF_LOOPBACK)
-        found.append(Interface(index, name, address, _speed(name), loopback, running, _queues(name)))
+    with IPRoute() as route:
+        links = {link["index"]: link for link in route.get_links()}
+        for entry in route.get_addr():
+            link = links.get(entry["index"])
+            text = entry.get_attr("IFA_LOCAL") or entry.get_attr("IFA_ADDRESS")
+            if link is None or text is None or not link["flags"] & _IFF_UP:
+                continue
+            address = ipaddress.ip_address(text)
+            if address.is_link_local:
+                continue
+            name = link.get_attr("IFLA_IFNAME")
+            running = bool(link["flags"] & _IFF_RUNNING) and not entry["flags"] & UNUSABLE
+            loopback = bool(link["flags"] & _IFF_LOOPBACK)
+            found.append(Interface(entry["index"], name, address, _speed(name), loopback, running, _queues(name)))
     return found
 
 
@@ -125,7 +139,7 @@ class InterfaceList:
         """Refresh the list now. On an error keep the old one, and log it."""
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
-        except OSError as error:
+        except Exception as error:
             # A sandbox may not permit netlink. The server works without it, except multichannel.
             log.warning("cannot list network interfaces: %s", error)
         self.on_refresh()

@@ -25,9 +25,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyroute2 import netns
+
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import DeletePrefix
-from tools.cluster.network import enter
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.persist import Failing, Node
 from tools.kernel_lab.server import ServerError
@@ -223,7 +224,7 @@ class Cluster(Failing):
                 await store.close()
 
         def run() -> None:
-            enter(self.wires.hub)
+            netns.setns(self.wires.hub)
             asyncio.run(body())
 
         # A network namespace belongs to a thread.

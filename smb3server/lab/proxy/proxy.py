@@ -303,6 +303,6 @@ def carry(options: Options) -> int:
     Raises ``ConfigError``, ``OSError`` and ``ProviderError`` if it cannot start.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for name in ("spnego", "asyncio"):
+    for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return asyncio.run(run(options))

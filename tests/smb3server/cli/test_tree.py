@@ -150,6 +150,7 @@ HEAVY = (
     "impacket",
     "spnego",
     "cryptography",
+    "pyroute2",
     "uvloop",
     "msgspec",
     "aiohttp",
@@ -183,7 +184,7 @@ def test_a_command_loads_nothing_heavy_before_it_runs(name: str) -> None:
 def test_status_loads_no_server(tmp_path: Path) -> None:
     modules = loaded("status", "--state", str(tmp_path))
     assert not {name for name in modules if name.startswith(("smb3server.service", "smb3server.commands"))}
-    assert not modules & {"impacket", "spnego", "cryptography"}
+    assert not modules & {"impacket", "spnego", "cryptography", "pyroute2"}
     assert len(modules) < 420
 
 
