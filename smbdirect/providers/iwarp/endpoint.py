@@ -246,9 +246,10 @@ class IwarpEndpoint(BaseEndpoint):
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
         if self.life is Life.OPEN and not self._writing:
-            buffers = self._sender.chain(requests, self._read_of)
+            reported, reads = self._reported(requests)
+            buffers = self._sender.chain(requests, reads)
             if buffers is not None:
-                self._send_chain(requests, buffers)
+                self._send_chain(requests, buffers, reported)
                 return
         works: list[Work] = []
         for request in requests:
@@ -270,9 +271,27 @@ class IwarpEndpoint(BaseEndpoint):
             if not self._delivering:
                 self._schedule_delivery()
 
-    def _send_chain(self, requests: Sequence[WorkRequest], buffers: Sequence[Buffer]) -> None:
-        """Send what the sender has cut. What is sent at once needs no object of its own, unless it is to be
-        reported."""
+    def _reported(self, requests: Sequence[WorkRequest]) -> tuple[list[WorkRequest | PendingRead], list[PendingRead]]:
+        """Return what is to be reported of ``requests``, in order, and which Reads that begins. Raise ``ProviderError``
+        for an invalid Read. Nothing is changed."""
+        reported: list[WorkRequest | PendingRead] = []
+        reads: list[PendingRead] = []
+        for request in requests:
+            if type(request) is Read:
+                read = self._read_of(request)
+                reads.append(read)
+                reported.append(read)
+            elif request.signalled:
+                reported.append(request)
+        return reported, reads
+
+    def _send_chain(
+        self,
+        requests: Sequence[WorkRequest],
+        buffers: Sequence[Buffer],
+        reported: Sequence[WorkRequest | PendingRead],
+    ) -> None:
+        """Send what the sender has cut. What is sent at once needs no object of its own, unless it is ``reported``."""
         sender, sock, error = self._sender, self._sock, None
         try:
             if len(buffers) == 1:
@@ -281,15 +300,14 @@ class IwarpEndpoint(BaseEndpoint):
                 count = sock.sendmsg(buffers, (), socket.MSG_EOR)
         except OSError as failure:
             count, error = 0, failure
-        reads = iter(sender.chain_reads)
         if sender.chain_sent(count):
-            for request in requests:
-                if type(request) is Read:
-                    read = next(reads)
-                    self._queue.append(read.owner or read)
-                elif request.signalled:
-                    self._report_done(request)
+            for item in reported:
+                if type(item) is PendingRead:
+                    self._queue.append(item.owner or item)
+                else:
+                    self._report_done(item)
         else:
+            reads = (item for item in reported if type(item) is PendingRead)
             works: list[Posted] = []
             for request in requests:
                 if type(request) is Read:
@@ -307,7 +325,7 @@ class IwarpEndpoint(BaseEndpoint):
         if not self._delivering:
             self._schedule_delivery()
 
-    def _report_done(self, request: WorkRequest) -> None:
+    def _report_done(self, request: WorkRequest | PendingRead) -> None:
         """Have a request reported that is done, after those that were posted before it."""
         if self._queue:
             self._queue.append(Work(request.operation, (), 0, request.context, True, done=True))
