@@ -18,6 +18,7 @@
 #define MOST_SEGMENTS 64
 #define MOST_BYTES ((1 << 20) + (1 << 16)) /* of a chain */
 #define MOST_FPDUS 256
+#define MOST_SINK (1 << 30) /* of a Read */
 #define READ_REQUEST_SIZE 46 /* ULPDU_Length of a Read Request */
 #define READ_REQUEST_FPDU 52
 #define READ_QUEUE 1
@@ -326,8 +327,8 @@ static int add_message(struct output *output, struct message *message, Py_ssize_
     return 0;
 }
 
-/* Open the segments of a request. Return 0 if they are no plain bytes, or too many. */
-static int open_segments(struct message *message, PyObject *request, const struct known *known)
+/* Open the segments of a request. Return 0 if they are no plain bytes, too many, or more than "most" bytes. */
+static int open_segments(struct message *message, PyObject *request, const struct known *known, Py_ssize_t most)
 {
     PyObject *segments = PyObject_GetAttr(request, known->segments);
     Py_ssize_t number = segments == NULL ? -1 : PySequence_Size(segments);
@@ -337,11 +338,11 @@ static int open_segments(struct message *message, PyObject *request, const struc
         Py_buffer *buffer = message->buffers + message->opened;
         PyObject *segment = PySequence_GetItem(segments, message->opened);
 
-        if (segment == NULL || PyObject_GetBuffer(segment, buffer, PyBUF_CONTIG_RO))
+        if (segment == NULL || PyObject_GetBuffer(segment, buffer, PyBUF_CONTIG_RO | PyBUF_FORMAT))
             result = -1;
         else {
             message->opened++;
-            if (buffer->ndim != 1 || buffer->itemsize != 1 || buffer->len > MOST_BYTES - message->total)
+            if (buffer->ndim != 1 || buffer->itemsize != 1 || buffer->len > most - message->total)
                 result = 0;
             else
                 message->total += buffer->len;
@@ -443,6 +444,10 @@ static int cut_read(struct chain *chain, PyObject *request, struct message *mess
     PyObject *read;
     int result;
 
+    /* The sink: one segment of plain bytes that may be written. */
+    if (message->opened != 1 || !PyMemoryView_Check(message->buffers[0].obj) || message->buffers[0].readonly || !message->buffers[0].format ||
+        strcmp(message->buffers[0].format, "B") != 0)
+        return 0;
     if (chain->segment && chain->position && chain->position + READ_REQUEST_FPDU > chain->segment)
         return 0;
     read = PySequence_GetItem(chain->reads, chain->begun);
@@ -453,9 +458,11 @@ static int cut_read(struct chain *chain, PyObject *request, struct message *mess
     Py_DECREF(read);
     if (result)
         return -1;
-    result = remote_of(request, known, &token, &address, total);
-    if (result != 1 || stag > 0xFFFFFFFF || total > 0xFFFFFFFF || READ_REQUEST_SIZE > chain->max_ulpdu)
+    result = remote_of(request, known, &token, &address, (uint64_t)message->total);
+    if (result != 1 || total != (uint64_t)message->total || stag > 0xFFFFFFFF || total > 0xFFFFFFFF || READ_REQUEST_SIZE > chain->max_ulpdu)
         return result < 0 ? -1 : 0;
+    PyBuffer_Release(message->buffers);
+    message->opened = message->total = 0; /* a Read Request has no payload */
     message->size = READ_REQUEST_SIZE + LENGTH_FIELD;
     message->header[2] = WHOLE;
     message->header[3] = READ_REQUEST;
@@ -475,20 +482,23 @@ static int cut_read(struct chain *chain, PyObject *request, struct message *mess
 static int cut_one(struct chain *chain, PyObject *request, struct output *output)
 {
     PyObject *kind = (PyObject *)Py_TYPE(request);
+    int (*cut_kind)(struct chain *, PyObject *, struct message *);
     struct message message;
-    int result = 1;
+    int result;
 
     memset(message.header, 0, sizeof message.header);
     message.opened = message.total = 0;
-    if (kind == PyTuple_GetItem(chain->kinds, 2))
-        result = cut_read(chain, request, &message);
-    else if (kind == PyTuple_GetItem(chain->kinds, 0) || kind == PyTuple_GetItem(chain->kinds, 1)) {
-        result = open_segments(&message, request, chain->known);
-        if (result == 1)
-            result = kind == PyTuple_GetItem(chain->kinds, 0) ? cut_send(chain, request, &message)
-                                                              : cut_write(chain, request, &message);
-    } else
-        result = 0;
+    if (kind == PyTuple_GetItem(chain->kinds, 0))
+        cut_kind = cut_send;
+    else if (kind == PyTuple_GetItem(chain->kinds, 1))
+        cut_kind = cut_write;
+    else if (kind == PyTuple_GetItem(chain->kinds, 2))
+        cut_kind = cut_read;
+    else
+        return 0;
+    result = open_segments(&message, request, chain->known, cut_kind == cut_read ? MOST_SINK : MOST_BYTES);
+    if (result == 1)
+        result = cut_kind(chain, request, &message);
     if (result == 1 && (chain->position > MOST_BYTES || chain->fpdus > MOST_FPDUS))
         result = 0;
     if (result == 1 && add_message(output, &message, chain->max_ulpdu, chain->joined))

@@ -246,7 +246,16 @@ class IwarpEndpoint(BaseEndpoint):
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
         if self.life is Life.OPEN and not self._writing:
-            reported, reads = self._reported(requests)
+            reported: list[WorkRequest | PendingRead] = []
+            reads: list[PendingRead] = []
+            for request in requests:
+                if type(request) is Read:
+                    segments, token = request.segments, self._regions.new_token()
+                    read = PendingRead(token, segments, request.remote[2], 0, request.context)
+                    reads.append(read)
+                    reported.append(read)
+                elif request.signalled:
+                    reported.append(request)
             buffers = self._sender.chain(requests, reads)
             if buffers is not None:
                 self._send_chain(requests, buffers, reported)
@@ -271,20 +280,6 @@ class IwarpEndpoint(BaseEndpoint):
             if not self._delivering:
                 self._schedule_delivery()
 
-    def _reported(self, requests: Sequence[WorkRequest]) -> tuple[list[WorkRequest | PendingRead], list[PendingRead]]:
-        """Return what is to be reported of ``requests``, in order, and which Reads that begins. Raise ``ProviderError``
-        for an invalid Read. Nothing is changed."""
-        reported: list[WorkRequest | PendingRead] = []
-        reads: list[PendingRead] = []
-        for request in requests:
-            if type(request) is Read:
-                read = self._read_of(request)
-                reads.append(read)
-                reported.append(read)
-            elif request.signalled:
-                reported.append(request)
-        return reported, reads
-
     def _send_chain(
         self,
         requests: Sequence[WorkRequest],
@@ -303,18 +298,14 @@ class IwarpEndpoint(BaseEndpoint):
         if sender.chain_sent(count):
             for item in reported:
                 if type(item) is PendingRead:
-                    self._queue.append(item.owner or item)
+                    self._queue.append(item)
                 else:
                     self._report_done(item)
         else:
             reads = (item for item in reported if type(item) is PendingRead)
             works: list[Posted] = []
             for request in requests:
-                if type(request) is Read:
-                    read = next(reads)
-                    works.append(read.owner or read)
-                else:
-                    works.append(self._work(request))
+                works.append(next(reads) if type(request) is Read else self._work(request))
             sender.chain_waits(works)
             self._queue.extend(works)
             if error is not None and not isinstance(error, BlockingIOError):
@@ -387,24 +378,6 @@ class IwarpEndpoint(BaseEndpoint):
         pending.owner = work
         return work
 
-    def _read_of(self, request: Read) -> PendingRead:
-        """Return the Read that a request begins, as ``_work`` does."""
-        capabilities, segments = self.capabilities, request.segments
-        if len(segments) == 1 and capabilities.max_outstanding_reads:
-            view = segments[0]
-            total = len(view)
-            if (
-                view.format == "B"
-                and view.ndim == 1
-                and view.c_contiguous
-                and not view.readonly
-                and total == request.remote[2] <= capabilities.max_transfer
-            ):
-                return PendingRead(self._regions.new_token(), segments, total, 0, request.context)
-        read = self._work(request).read
-        assert read is not None
-        return read
-
     def _read_done(self, read: PendingRead) -> None:
         if self._sender.work:
             self._send_wanted = True
@@ -429,22 +402,24 @@ class IwarpEndpoint(BaseEndpoint):
 
     def _deliver(self) -> None:
         """Report finished work to the owner, in posting order."""
-        queue = self._queue
+        queue, operations = self._queue, self._operations
+        turns = _TURNS
         self._delivering = True
         try:
-            for _ in range(_TURNS):
-                completions = self._operations.completions
+            while turns:
+                completions = operations.completions
                 while queue and queue[0].done:
                     work = queue.popleft()
                     if work.signalled:
                         completions.append(new_record(Completion, (work.operation, _OK, work.context, 0, None)))
                 if not completions:
                     break
-                self._operations.completions = []
+                operations.completions = []
                 self.on_completions(completions)
+                turns -= 1
         finally:
             self._delivering = False
-            if queue or self._operations.completions:
+            if operations.completions or (queue and queue[0].done):
                 self._schedule_delivery()
         if self.life is Life.CLOSING:
             self._finish_if_drained()

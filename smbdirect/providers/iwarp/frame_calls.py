@@ -19,6 +19,8 @@ MOST_BYTES = (1 << 20) + (1 << 16)
 MOST_FPDUS = 256
 """Bytes and FPDUs of a chain. What is longer is cut batch by batch."""
 _MOST_SEGMENTS = 64
+MOST_SINK = 1 << 30
+"""Bytes of an ordinary Read."""
 READ_REQUEST_SIZE = WHOLE_READ_REQUEST.size - 2
 """The ULPDU_Length of a Read Request."""
 READ_REQUEST_FPDU = READ_REQUEST_SIZE + 9 & ~3
@@ -158,11 +160,10 @@ def cut(
         kind = type(request)
         views: list[memoryview] = []
         if kind is kinds[2]:
-            read = next(left)
-            remote = request.remote
-            if segment and output.size and output.size + READ_REQUEST_FPDU > segment:
+            read, remote = next(left), request.remote
+            if not _is_sink(request.segments, read.total) or remote[2] != read.total or READ_REQUEST_SIZE > max_ulpdu:
                 return None
-            if remote[2] != read.total or READ_REQUEST_SIZE > max_ulpdu:
+            if segment and output.size and output.size + READ_REQUEST_FPDU > segment:
                 return None
             header = read_request(read, *remote[:2], read_msn + begun)
             begun += 1
@@ -198,6 +199,15 @@ def _is_plain(views: Sequence[memoryview]) -> bool:
     return len(views) <= _MOST_SEGMENTS and all(
         view.ndim == 1 and view.itemsize == 1 and view.c_contiguous for view in views
     )
+
+
+def _is_sink(segments: Sequence[memoryview], total: int) -> bool:
+    """Return whether the memory of a Read is one segment of plain bytes that may be written."""
+    if len(segments) != 1 or type(segments[0]) is not memoryview:
+        return False
+    view = segments[0]
+    plain = view.format == "B" and view.ndim == 1 and view.c_contiguous and not view.readonly
+    return plain and len(view) == total <= MOST_SINK
 
 
 class _Output:

@@ -272,6 +272,12 @@ def test_offsets_wrap(calls: ModuleType) -> None:
         write(bytes(40_000)),
         Atomic([memoryview(bytearray(8))], RemoteSegment(1, 0, 8)),
         Read([memoryview(bytearray(8))], RemoteSegment(1, 0, 9)),
+        Read([memoryview(bytearray(9))], RemoteSegment(1, 0, 8)),
+        Read([memoryview(bytearray(4))] * 2, RemoteSegment(1, 0, 8)),
+        Read([memoryview(bytes(8))], RemoteSegment(1, 0, 8)),
+        Read([bytearray(8)], RemoteSegment(1, 0, 8)),  # type: ignore[list-item]
+        Read([memoryview(bytearray(8)).cast("b")], RemoteSegment(1, 0, 8)),
+        Read([memoryview(bytearray(16))[::2]], RemoteSegment(1, 0, 8)),
     ],
 )
 def test_what_is_unusual_is_left_alone(calls: ModuleType, request_: WorkRequest) -> None:
@@ -340,7 +346,8 @@ def a_chain(chance: random.Random) -> list[WorkRequest]:
         remote = RemoteSegment(chance.getrandbits(32), chance.getrandbits(40), sum(map(len, pieces)))
         kind = chance.randrange(4)
         if kind == 0:
-            requests.append(Read([memoryview(piece) for piece in pieces], remote))
+            remote, many = remote._replace(length=len(pieces[0])), chance.random() < 0.2
+            requests.append(Read([memoryview(piece) for piece in (pieces if many else pieces[:1])], remote))
         elif kind == 1:
             requests.append(Write(pieces, remote))
         else:
