@@ -58,7 +58,6 @@ CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` waits for the peer to accept the queued messages."""
 
 _COUNTERS = (
-    "messages_received",
     "messages_sent",
     "bytes_received_inline",
     "bytes_sent_inline",
@@ -322,7 +321,7 @@ class SmbDirectTransport:
             invalidate = None
         on_done = None if on_sent is None else partial(_sent, on_sent)
         length = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
-        counters, connection = self.counters, self.connection
+        counters, connection, work = self.counters, self.connection, self._work
         whole = connection.whole_message(segments, length)
         if whole is None:
             connection.send_message(segments, invalidate, _Queued(on_done, length))
@@ -331,17 +330,17 @@ class SmbDirectTransport:
         counters["bytes_sent_inline"] += length
         try:
             if whole is not None:
-                if not self._takes_any_memory:
-                    self._queue_send(whole, invalidate, on_done, length)
-                else:
+                if self._takes_any_memory:
                     # As in _queue_send, without a call for each message.
                     counters["sends"] += 1
                     if invalidate is not None:
                         counters["remote_invalidations_sent"] += 1
-                    self._work.waiting.append((Send(whole, None, invalidate, False), on_done, length))
-                if not self._work.corked:
+                    work.waiting.append((Send(whole, None, invalidate, False), on_done, length))
+                else:
+                    self._queue_send(whole, invalidate, on_done, length)
+                if not work.corked:
                     self._post()
-            elif not self._work.corked:
+            elif not work.corked:
                 self._pump()
         except ProviderError as error:
             self._terminate(error)
@@ -406,10 +405,7 @@ class SmbDirectTransport:
         """Lend a reassembly buffer. Raise ``ProtocolError`` if unauthenticated peers hold too much memory already."""
         if not self._trusted and not self._allowance.take(self.peer_address[0], size, self._evicted):
             raise ProtocolError(f"no memory for a message of {size} bytes from an unauthenticated peer")
-        before = self.pool.allocations
-        buffer = self.pool.acquire(size)
-        self.counters["allocations"] += self.pool.allocations - before
-        return buffer
+        return self.pool.acquire(size, None, self.counters)
 
     def _evicted(self) -> None:
         """Abort the connection: the memory of its unfinished message is needed for other peers, and its source holds
@@ -489,7 +485,6 @@ class SmbDirectTransport:
                 return
         counters = self.counters
         counters["receives"] += 1
-        counters["messages_received"] += 1
         counters["bytes_received_inline"] += len(data)
         message = Message(self, data, buffer, None)
         if self._on_message is None or self._paused or self._backlog or self.life is Life.CLOSING:
@@ -526,7 +521,6 @@ class SmbDirectTransport:
         data, pooled, token = event
         if pooled is not None:
             self.receives.free.append(buffer)
-        counters["messages_received"] += 1
         counters["bytes_received_inline"] += len(data)
         message = Message(self, data, buffer if pooled is None else pooled, token)
         if self._on_message is None or self._paused or self._backlog or self.life is Life.CLOSING:

@@ -256,9 +256,9 @@ class IwarpEndpoint(BaseEndpoint):
                     reported.append(read)
                 elif request.signalled:
                     reported.append(request)
-            buffers = self._sender.chain(requests, reads)
-            if buffers is not None:
-                self._send_chain(requests, buffers, reported)
+            chain = self._sender.chain(requests, reads)
+            if chain is not None:
+                self._send_chain(requests, chain, reported)
                 return
         works: list[Work] = []
         for request in requests:
@@ -283,11 +283,11 @@ class IwarpEndpoint(BaseEndpoint):
     def _send_chain(
         self,
         requests: Sequence[WorkRequest],
-        buffers: Sequence[Buffer],
+        chain: tuple[list[Buffer], int],
         reported: Sequence[WorkRequest | PendingRead],
     ) -> None:
         """Send what the sender has cut. What is sent at once needs no object of its own, unless it is ``reported``."""
-        sender, sock, error = self._sender, self._sock, None
+        (buffers, size), sock, error = chain, self._sock, None
         try:
             if len(buffers) == 1:
                 count = sock.send(buffers[0], socket.MSG_EOR)
@@ -295,7 +295,7 @@ class IwarpEndpoint(BaseEndpoint):
                 count = sock.sendmsg(buffers, (), socket.MSG_EOR)
         except OSError as failure:
             count, error = 0, failure
-        if sender.chain_sent(count):
+        if count == size:
             for item in reported:
                 if type(item) is PendingRead:
                     self._queue.append(item)
@@ -306,12 +306,11 @@ class IwarpEndpoint(BaseEndpoint):
             works: list[Posted] = []
             for request in requests:
                 works.append(next(reads) if type(request) is Read else self._work(request))
-            sender.chain_waits(works)
+            self._sender.chain_waits(buffers, size, works, count)
             self._queue.extend(works)
             if error is not None and not isinstance(error, BlockingIOError):
                 self._socket_failed(error)
                 return
-            sender.sent(count)
             self._watch_writable(True)
         if not self._delivering:
             self._schedule_delivery()

@@ -240,15 +240,14 @@ class Sender:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
-    def chain(self, requests: Sequence[WorkRequest], reads: Sequence[PendingRead]) -> Sequence[Buffer] | None:
-        """Cut ordinary requests while nothing else waits, all of them in one pass. Return what to send, as ``buffers``
-        does. Return None, with nothing changed, for any other requests: they have to be queued. ``reads``: of the Reads
-        among them.
+    def chain(self, requests: Sequence[WorkRequest], reads: Sequence[PendingRead]) -> tuple[list[Buffer], int] | None:
+        """Cut ordinary requests while nothing else waits, all of them in one pass. Return what to send, and its bytes.
+        Return None, with nothing changed, for any other requests: they have to be queued. ``reads``: of the Reads among
+        them.
 
-        All of it may be taken at once: ``chain_sent``. If not, ``chain_waits``."""
+        The caller sends it at once. If less than all of it is taken, call ``chain_waits``."""
         if (
-            self._iov
-            or self._held
+            self._sent != self._produced
             or self._current is not None
             or self.work
             or self._responses
@@ -260,29 +259,22 @@ class Sender:
         chain = cut(_KINDS, requests, reads, self.max_ulpdu, self.segment, self._send_msn, self._read_msn, _JOINED)
         if chain is None:
             return None
-        self._iov, size, fpdus, sends, bytes_send, bytes_write = chain
+        buffers, size, fpdus, sends, bytes_send, bytes_write = chain
         if reads:
             self._reads.extend(reads)
             self._read_msn = self._read_msn + len(reads) & MSN_MASK
+        self.fpdus += fpdus
+        if sends:
+            self._send_msn = self._send_msn + sends & MSN_MASK
+            self.bytes_send += bytes_send
+        self.bytes_write += bytes_write
+        return buffers, size
+
+    def chain_waits(self, buffers: list[Buffer], size: int, works: Sequence[Posted], count: int) -> None:
+        """Queue a chain of which only ``count`` bytes were taken. ``works`` are its requests."""
+        self._iov = buffers
         self._batch_start = self._sent
         self._batch_end = self._produced = self._sent + size
-        self._send_msn = self._send_msn + sends & MSN_MASK
-        self.fpdus += fpdus
-        self.bytes_send += bytes_send
-        self.bytes_write += bytes_write
-        return self._iov
-
-    def chain_sent(self, count: int) -> bool:
-        """Note that ``count`` bytes of the chain were taken. Return whether that was all of it. If it was not, call
-        ``chain_waits``, then ``sent``."""
-        if self._sent + count != self._batch_end:
-            return False
-        self._sent = self._batch_end
-        self._iov = []
-        return True
-
-    def chain_waits(self, works: Sequence[Posted]) -> None:
-        """Queue the chain: a part of it is not taken yet. ``works`` are its requests."""
         start, full, room = self._sent, self.max_ulpdu + 9 & ~3, self.max_ulpdu - ddp.TAGGED_HEADER_SIZE
         for work in works:
             if type(work) is not Work or work.read is not None:
@@ -299,6 +291,7 @@ class Sender:
             start += last
             if type(work) is Work and work.read is None:
                 self._ends.append((start, work))
+        self.sent(count)
 
     def sent(self, count: int) -> bool:
         """Note that ``count`` bytes of ``buffers()`` were taken. Return whether the batch was sent completely."""
