@@ -86,8 +86,7 @@ class WorkQueue:
         pending any longer. Raise ``ProviderError`` if the connection is to be aborted."""
         waiting = self.waiting
         room, count = self._size - self._posted, len(waiting)
-        if count > room:
-            count = room
+        count = min(count, room)
         if count <= 0:
             return 0
         chain: list[WorkRequest] = []

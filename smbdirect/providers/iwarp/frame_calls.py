@@ -40,8 +40,8 @@ Kind = tuple[type[Completion], Operation, Status]
 Kinds = tuple[type[Any], type[Any], type[Any]]
 """The types of Sends, of Writes and of Reads."""
 Cut = tuple[list[Buffer], int, int, int, int, int]
-"""FPDUs as buffers to be sent; their bytes; how many FPDUs and how many Sends there are; the payload of the Sends and of
-the Writes, in bytes."""
+"""FPDUs as buffers to be sent; their bytes; how many FPDUs and how many Sends there are; the payload of the Sends, and
+that of the Writes, in bytes."""
 
 
 class Awaited(Protocol):
@@ -161,7 +161,7 @@ def cut(
         views: list[memoryview] = []
         if kind is kinds[2]:
             read, remote = next(left), request.remote
-            if not _is_sink(request.segments, read.total) or remote[2] != read.total or READ_REQUEST_SIZE > max_ulpdu:
+            if not _is_sink(request.segments, read.total) or remote[2] != read.total or max_ulpdu < READ_REQUEST_SIZE:
                 return None
             if segment and output.size and output.size + READ_REQUEST_FPDU > segment:
                 return None

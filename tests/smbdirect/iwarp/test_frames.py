@@ -11,7 +11,17 @@ import pytest
 
 from smbdirect import native
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Atomic, Completion, Operation, Read, RemoteSegment, Send, Status, WorkRequest, Write
+from smbdirect.providers.base import (
+    Atomic,
+    Completion,
+    Operation,
+    Read,
+    RemoteSegment,
+    Send,
+    Status,
+    WorkRequest,
+    Write,
+)
 from smbdirect.providers.iwarp import frame_calls
 from smbdirect.providers.iwarp.ddp import TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.operations import PendingRead
@@ -183,7 +193,9 @@ def test_both_receive_the_same() -> None:
             receives, reads = memories(*sizes), [reading(*sink) for sink in sinks]
             result = placed(calls, data, receives, reads)
             responses += result[2]
-            found.append((result, [bytes(view) for view, _ in receives], [list(map(bytes, read.segments)) for read in reads]))
+            found.append(
+                (result, [bytes(view) for view, _ in receives], [list(map(bytes, read.segments)) for read in reads])
+            )
         assert found[0] == found[1]
     assert responses > 1000
 
