@@ -149,7 +149,7 @@ class Operations:
         """Receive the consecutive messages in ``view[start:tail]`` that are whole FPDUs, as most small ones are: Sends,
         and the responses to our Reads. Return where the first FPDU begins that is different or not obviously valid: the
         general path checks it. ``crc``: check the checksums."""
-        if self._send_offset or (self.rtr is not None and self.rtr is Rtr.SEND and not self.fpdus):
+        if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
         if crc:
             start, made, size, responses = frame_calls.arrived(
