@@ -154,8 +154,7 @@ def cut(
         raise ValueError("no length of a ULPDU")
     output = _Output(max_ulpdu, joined)
     left = iter(reads)
-    sends = begun = 0
-    sent = [0, 0]
+    sends = begun = bytes_send = bytes_write = 0
     for request in requests:
         kind = type(request)
         views: list[memoryview] = []
@@ -165,19 +164,19 @@ def cut(
                 return None
             if segment and output.size and output.size + READ_REQUEST_FPDU > segment:
                 return None
-            header = read_request(read, *remote[:2], read_msn + begun)
+            header = read_request(read, remote[0], remote[1], read_msn + begun)
             begun += 1
         elif kind in kinds:
             views = [memoryview(part) for part in request.segments]
             total = sum(map(len, views))
             if not _is_plain(views) or total > MOST_BYTES:
                 return None
-            sent[kind is kinds[1]] += total
             if kind is kinds[1]:
                 token, address, length = request.remote
                 if total != length or max_ulpdu <= ddp.TAGGED_HEADER_SIZE:
                     return None
                 header = TAGGED_WORDS.pack_fields(LAST_WRITE | token, address)
+                bytes_write += total
             else:
                 split = segment and TAGGED_HEADER.size < segment - output.size % segment < UNTAGGED_HEADER.size
                 if split or total + ddp.UNTAGGED_HEADER_SIZE > max_ulpdu:
@@ -188,11 +187,12 @@ def cut(
                     0, _LAST, control, request.invalidate or 0, ddp.SEND_QUEUE, number, 0
                 )
                 sends += 1
+                bytes_send += total
         else:
             return None
         if not output.add(header, views):
             return None
-    return (output.end(), output.size, output.fpdus, sends, *sent) if requests else None
+    return (output.end(), output.size, output.fpdus, sends, bytes_send, bytes_write) if requests else None
 
 
 def _is_plain(views: Sequence[memoryview]) -> bool:
