@@ -25,6 +25,7 @@ from smbdirect.core.messages import (
     DATA_TRANSFER_PADDED,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
+    WHOLE_TRANSFER,
     Allocate,
     Established,
     Event,
@@ -39,6 +40,7 @@ from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError, SmbDirectError, TimerExpired
 
 _DATA_FIELDS = DATA_TRANSFER.fields_from
+_WHOLE_FIELDS = WHOLE_TRANSFER.fields_from
 _RESPONSE_REQUESTED = int(DataFlags.RESPONSE_REQUESTED)
 _RECEIVING_DATA = "MS-SMBD 3.1.5.8"
 
@@ -318,28 +320,24 @@ class Connection:
             self.close()
             raise
 
-    def receive_whole(self, view: memoryview, now: float) -> memoryview | None:
+    def receive_whole(self, view: memoryview, length: int, now: float) -> memoryview | None:
         """Process a Data Transfer message that is a whole upper-layer message, as nearly all are, and return its
         payload. Return None, with nothing changed, for any other: then call ``receive_message``. [MS-SMBD 3.1.5.8]
 
-        What is asked here is what ``_receive_data`` would find in order, and what it would have no more to do for."""
-        length = len(view)
-        if length < DATA_OFFSET or self.role is not Role.ESTABLISHED:
+        The message is the first ``length`` bytes of ``view``. What is asked here is what ``_receive_data`` would find
+        in order, and what it would have no more to do for."""
+        if not DATA_OFFSET <= length <= self.max_receive_size or self.role is not Role.ESTABLISHED:
             return None
-        requested, granted, flags, _, remaining, offset, data_length = _DATA_FIELDS(view)
+        requested, granted, rest, offset, data_length = _WHOLE_FIELDS(view)
         state = self.credits
-        end = offset + data_length
         if (
-            state.receive_credits <= 0
-            or length > self.max_receive_size
-            or requested != state.receive_credit_target
-            or not requested
-            or flags & _RESPONSE_REQUESTED
-            or remaining
+            rest
             or offset != DATA_OFFSET
-            or not 0 < data_length <= self.max_message_size
+            or requested != state.receive_credit_target
+            or state.receive_credits <= 0
+            or not 0 < data_length <= length - DATA_OFFSET
+            or data_length > self.max_message_size
             or data_length > self.max_fragmented_receive_size
-            or end > length
             or self.invalidated_token is not None
             or self._reassembler.active
         ):
@@ -349,7 +347,7 @@ class Connection:
         state.send_credits += granted
         self._idle_deadline = now + self.keepalive_interval
         self.keepalive_requested = Keepalive.NONE
-        return view[DATA_OFFSET:end]
+        return view[DATA_OFFSET : DATA_OFFSET + data_length]
 
     def _receive_negotiate_request(self, view: memoryview, now: float) -> Event:
         """Check the initiator's request and queue the response. [MS-SMBD 3.1.5.6]"""

@@ -50,6 +50,18 @@ class DataTransfer(NamedTuple):
     data_length: Annotated[int, Int32ul]
 
 
+class WholeTransfer(NamedTuple):
+    """The fixed part of a Data Transfer message as an ordinary one has it. ``rest`` is 0 then: no flags, and nothing
+    that follows in other messages. [MS-SMBD 2.2.3]"""
+
+    credits_requested: Annotated[int, Int16ul]
+    credits_granted: Annotated[int, Int16ul]
+    rest: Annotated[int, Int64ul]
+    """Flags, Reserved and RemainingDataLength."""
+    data_offset: Annotated[int, Int32ul]
+    data_length: Annotated[int, Int32ul]
+
+
 class DataTransferPadded(NamedTuple):
     """A Data Transfer message as we send it with a payload: the padding moves the payload to offset 24.
     [MS-SMBD 2.2.3]"""
@@ -75,6 +87,7 @@ class BufferDescriptor(NamedTuple):
 NEGOTIATE_REQUEST = Codec(NegotiateRequest)
 NEGOTIATE_RESPONSE = Codec(NegotiateResponse)
 DATA_TRANSFER = Codec(DataTransfer)
+WHOLE_TRANSFER = Codec(WholeTransfer)
 DATA_TRANSFER_PADDED = Codec(DataTransferPadded)
 BUFFER_DESCRIPTOR = Codec(BufferDescriptor)
 

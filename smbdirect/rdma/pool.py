@@ -166,9 +166,13 @@ class BufferPool:
             found[1].detach()
             self.retained -= sum(len(backing) for free in home.free.values() for backing in free)
 
-    def acquire(self, size: int, home: DomainBuffers | None = None) -> PoolBuffer:
+    def acquire(
+        self, size: int, home: DomainBuffers | None = None, counters: dict[str, int] | None = None
+    ) -> PoolBuffer:
         """Lend a buffer of ``size`` bytes, registered in ``home`` if one is given. Only a newly allocated buffer needs
-        a registration. Raise ``ProviderError`` if the device refuses it."""
+        a registration. Raise ``ProviderError`` if the device refuses it.
+
+        ``counters``: where a new buffer is counted, and its registration."""
         whole = 1 << (size - 1).bit_length() if size > _SMALLEST else _SMALLEST
         free = (self.free if home is None else home.free).get(whole)
         if free:
@@ -179,6 +183,9 @@ class BufferPool:
             if home is not None:
                 home.add(backing)
             self.allocations += 1
+            if counters is not None:
+                counters["allocations"] += 1
+                counters["registrations"] += home is not None
         self.lent += whole
         return PoolBuffer(self, backing, size, home)
 

@@ -34,14 +34,7 @@ class RegistrationCache:
     def acquire(self, size: int) -> PoolBuffer:
         """Lend a pooled buffer of ``size`` bytes, registered if the fabric needs it. Raise ``ProviderError`` if the
         device refuses the registration."""
-        pool = self._pool
-        before = pool.allocations
-        buffer = pool.acquire(size, self.home)
-        if pool.allocations != before:
-            self._counters["allocations"] += 1
-            if self.home is not None:
-                self._counters["registrations"] += 1
-        return buffer
+        return self._pool.acquire(size, self.home, self._counters)
 
     def gathered(self, segments: Sequence[Buffer], length: int) -> PoolBuffer:
         """Copy ``segments``, ``length`` bytes in all, to a buffer from ``acquire``. Raise ``ProviderError`` as

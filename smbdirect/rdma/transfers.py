@@ -112,27 +112,27 @@ class Transfers:
 
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
+        work, counters = self.work, self._counters
         total = len(local[0]) if len(local) == 1 else sum(map(len, local))
         address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
-        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and self.work.stopped is None
+        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and work.stopped is None
         if not plain and not self._begin(remote, total, on_done):
             return
-        if self.cache.needed:
+        if not self.takes_any_memory:
             try:
                 local, on_done = self._registered_sources(local, on_done)
             except ProviderError as error:
                 self._end_soon(on_done, error)
                 return
-        capabilities, counters = self._endpoint.capabilities, self._counters
+        capabilities = self._endpoint.capabilities
         counters["bytes_rdma_written"] += total
-        address, token, length = remote[0]
-        if total <= length and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
+        if plain and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
             counters["rdma_writes"] += 1
             # As WorkQueue.add_one, without a call for each transfer.
             write = Write(local, new_record(RemoteSegment, (token, address, total)), None, False)
-            self.work.waiting.append((write, on_done, 0))
-            if not self.work.corked:
-                self.work.wake()
+            work.waiting.append((write, on_done, 0))
+            if not work.corked:
+                work.wake()
             return
         pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
         requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
@@ -141,27 +141,27 @@ class Transfers:
 
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
+        work, counters = self.work, self._counters
         total = len(local[0]) if len(local) == 1 else sum(map(len, local))
         address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
-        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and self.work.stopped is None
+        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and work.stopped is None
         if not plain and not self._begin(remote, total, on_done):
             return
-        if self.cache.needed:
+        if not self.takes_any_memory:
             try:
                 for view in local:
                     self.cache.add(view)
             except ProviderError as error:
                 self._loop.call_soon(on_done, error)
                 return
-        capabilities, counters = self._endpoint.capabilities, self._counters
+        capabilities = self._endpoint.capabilities
         counters["bytes_rdma_read"] += total
-        address, token, length = remote[0]
-        if total <= length and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
+        if plain and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
             counters["rdma_reads"] += 1
             read = Read(local, new_record(RemoteSegment, (token, address, total)))
-            self.work.waiting.append((read, on_done, 0))
-            if not self.work.corked:
-                self.work.wake()
+            work.waiting.append((read, on_done, 0))
+            if not work.corked:
+                work.wake()
             return
         pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
         requests = [Read(segments, segment) for segment, segments in pieces]

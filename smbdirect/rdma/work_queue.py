@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from smbdirect.codec import new_record
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Completion, Endpoint, Read, Status, WorkRequest
+from smbdirect.providers.base import Completion, Endpoint, Send, Status, WorkRequest, Write
 
 _UNSIGNALLED = 16
 """Most work requests in a row that are not signalled."""
@@ -23,11 +23,11 @@ class Group(NamedTuple):
 
     size: int
     """Number of work requests."""
-    endings: list[OnDone]
+    endings: Sequence[OnDone]
     length: int
     """Bytes of messages that end in the group and are pending."""
-    fetch: bool
-    """Its only ending is that of a Read."""
+    fetched: OnDone | None
+    """The one more ending, that of the Read that completes the group."""
 
 
 class WorkQueue:
@@ -85,24 +85,31 @@ class WorkQueue:
         """Post as many waiting requests as fit, in one chain. Return how many bytes of messages need not be counted as
         pending any longer. Raise ``ProviderError`` if the connection is to be aborted."""
         waiting = self.waiting
-        count = min(self._size - self._posted, len(waiting))
+        room, count = self._size - self._posted, len(waiting)
+        count = min(count, room)
         if count <= 0:
             return 0
         chain: list[WorkRequest] = []
         endings: list[OnDone] = []
-        size, length = self._unsignalled, 0
-        for left in range(count - 1, -1, -1):
+        size, length, most = self._unsignalled, 0, self._signal_every
+        left = count
+        while left:
             request, on_done, ended = waiting.popleft()
+            left -= 1
             chain.append(request)
             size += 1
             length += ended
-            if on_done is not None:
-                endings.append(on_done)
-            if size >= self._signal_every or (endings and not left) or isinstance(request, Read):
-                fetch = on_done is not None and len(endings) == 1 and isinstance(request, Read)
-                request.context = new_record(Group, (size, endings, length, fetch))
-                request.signalled = True
-                endings, size, length = [], 0, 0
+            if type(request) is Send or type(request) is Write:
+                if on_done is not None:
+                    endings.append(on_done)
+                if size < most and (left or not endings):
+                    continue
+                on_done = None
+            request.context = new_record(Group, (size, endings or (), length, on_done))
+            request.signalled = True
+            size = length = 0
+            if endings:
+                endings = []
         self._posted += count
         self._unsignalled = size
         try:
@@ -115,14 +122,18 @@ class WorkQueue:
     def completed(self, completion: Completion) -> int:
         """Finish everything that ``completion`` covers. Return how many bytes of messages are not pending any
         longer."""
-        group = completion.context
-        if not isinstance(group, Group):
+        group = completion[2]
+        if type(group) is not Group:
             return 0  # an unsignalled request, which the end of the connection flushed
-        self._posted -= group.size
-        error = None if completion.status is Status.OK else self.lost()
-        for on_done in group.endings:
-            on_done(error)
-        return group.length
+        size, endings, length, fetched = group
+        self._posted -= size
+        error = None if completion[1] is Status.OK else self.lost()
+        if endings:
+            for on_done in endings:
+                on_done(error)
+        if fetched is not None:
+            fetched(error)
+        return length
 
     def fail(self, error: ConnectionLost) -> None:
         """Finish everything that no completion will cover: the connection was lost. To be called after the last
@@ -131,6 +142,8 @@ class WorkQueue:
         for group in stranded:
             for on_done in group.endings:
                 on_done(error)
+            if group.fetched is not None:
+                group.fetched(error)
         while self.waiting:
             _, last, _ = self.waiting.popleft()
             if last is not None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import length_hint
 from typing import NamedTuple
 
 from smbdirect.codec import Buffer
@@ -50,13 +51,13 @@ from smbdirect.transport.rdma import Rdma
 from smbdirect.unauthenticated import Allowance
 
 _log = logging.getLogger(__name__)
-_RECEIVE = Operation.RECEIVE
+_RECEIVE, _OK = Operation.RECEIVE, Status.OK
+_NOTHING: Iterator[Completion] = iter(())
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` waits for the peer to accept the queued messages."""
 
 _COUNTERS = (
-    "messages_received",
     "messages_sent",
     "bytes_received_inline",
     "bytes_sent_inline",
@@ -69,8 +70,6 @@ _COUNTERS = (
     "bounced_bytes",
     "remote_invalidations_sent",
     "remote_invalidations_received",
-    "credits_granted",
-    "credits_received",
     "registrations",
     "allocations",
 )
@@ -142,6 +141,11 @@ class Message:
             transport.receive_released()
 
 
+def _is_fetch(context: object) -> bool:
+    """Return whether a completion is the end of a Read that its owner waits for, and of nothing else."""
+    return type(context) is Group and context.fetched is not None and not context.endings
+
+
 def _ignore(nothing: object) -> None:
     """Ignore what an endpoint reports after the end of the connection."""
 
@@ -205,6 +209,7 @@ class SmbDirectTransport:
         self.pending_send_bytes = 0
         self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
         self.fabric = self.rdma.fabric
+        self._takes_any_memory = self.rdma.takes_any_memory
         self.acquire = self.rdma.cache.acquire
         """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
         self._work = self.rdma.work
@@ -212,8 +217,8 @@ class SmbDirectTransport:
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
         self._pump_wanted = False
         """Set when there may be more to do at the end of a batch than ``_completed`` sees."""
-        self._following = 0
-        """How many completions of the batch follow the one that is being handled; 0 outside a batch."""
+        self._batch: Iterator[Completion] = _NOTHING
+        """The completions of the batch that follow the one that is being handled."""
         self._at_end: Callable[[], None] | None = None
         """See ``at_end_of_turn``. Invariant: None unless a batch is being handled."""
         self._timer: asyncio.TimerHandle | None = None
@@ -315,31 +320,27 @@ class SmbDirectTransport:
         if invalidate is not None and not self.endpoint.capabilities.remote_invalidation:
             invalidate = None
         on_done = None if on_sent is None else partial(_sent, on_sent)
-        length = sum(map(len, segments))
-        counters, connection = self.counters, self.connection
-        credits = connection.credits
-        before = credits.receive_credits
+        length = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
+        counters, connection, work = self.counters, self.connection, self._work
         whole = connection.whole_message(segments, length)
         if whole is None:
             connection.send_message(segments, invalidate, _Queued(on_done, length))
-        else:
-            counters["credits_granted"] += credits.receive_credits - before
         self.pending_send_bytes += length
         counters["messages_sent"] += 1
         counters["bytes_sent_inline"] += length
         try:
             if whole is not None:
-                if self.rdma.cache.needed:
-                    self._queue_send(whole, invalidate, on_done, length)
-                else:
+                if self._takes_any_memory:
                     # As in _queue_send, without a call for each message.
                     counters["sends"] += 1
                     if invalidate is not None:
                         counters["remote_invalidations_sent"] += 1
-                    self._work.waiting.append((Send(whole, None, invalidate, False), on_done, length))
-                if not self._work.corked:
+                    work.waiting.append((Send(whole, None, invalidate, False), on_done, length))
+                else:
+                    self._queue_send(whole, invalidate, on_done, length)
+                if not work.corked:
                     self._post()
-            elif not self._work.corked:
+            elif not work.corked:
                 self._pump()
         except ProviderError as error:
             self._terminate(error)
@@ -365,7 +366,7 @@ class SmbDirectTransport:
     def at_end_of_turn(self, callback: Callable[[], None]) -> bool:
         """See ``MessageTransport``. A batch of completions is a turn, up to the first that is neither a receive nor the
         end of a Read that its owner waits for."""
-        if not self._following:
+        if not length_hint(self._batch):
             return False
         self._at_end = callback
         return True
@@ -404,10 +405,7 @@ class SmbDirectTransport:
         """Lend a reassembly buffer. Raise ``ProtocolError`` if unauthenticated peers hold too much memory already."""
         if not self._trusted and not self._allowance.take(self.peer_address[0], size, self._evicted):
             raise ProtocolError(f"no memory for a message of {size} bytes from an unauthenticated peer")
-        before = self.pool.allocations
-        buffer = self.pool.acquire(size)
-        self.counters["allocations"] += self.pool.allocations - before
-        return buffer
+        return self.pool.acquire(size, None, self.counters)
 
     def _evicted(self) -> None:
         """Abort the connection: the memory of its unfinished message is needed for other peers, and its source holds
@@ -434,19 +432,18 @@ class SmbDirectTransport:
         """Process a batch of completions and send everything that it caused at its end."""
         work = self._work
         work.corked = True
-        self._following = len(completions)
+        self._batch = batch = iter(completions)
         now = self.loop.time()
         try:
-            for completion in completions:
-                self._following -= 1
+            for completion in batch:
                 if completion[0] is _RECEIVE:
                     self._received(completion, now)
                 else:
-                    if self._at_end is not None and not (type(completion[2]) is Group and completion[2].fetch):
+                    if self._at_end is not None and not _is_fetch(completion[2]):
                         self._end_turn()
                     self.pending_send_bytes -= work.completed(completion)
         finally:
-            self._following = 0
+            self._batch = _NOTHING
             if self._at_end is not None:
                 self._end_turn()
             work.corked = False
@@ -471,53 +468,75 @@ class SmbDirectTransport:
         """Process one completed receive."""
         _, status, buffer, length, invalidated = completion
         assert isinstance(buffer, ReceiveBuffer)
-        if status is not Status.OK or self.life >= Life.DEAD:
-            self.receives.free.append(buffer)
-            return
-        counters, connection = self.counters, self.connection
-        counters["receives"] += 1
-        credits = connection.credits
-        before = credits.send_credits
-        if invalidated is not None:
-            counters["remote_invalidations_received"] += 1
-        view, event, data = buffer.view[:length], None, None
-        try:
-            if invalidated is None:
-                data = connection.receive_whole(view, now)
-            if data is None:
-                event = connection.receive_message(view, now, invalidated)
-            if credits.receives_posted <= credits.low:
-                # Before the message is handled: its reply can then grant them.
-                self._post_receives()
-        except (ProtocolError, ProviderError) as error:
-            self.receives.free.append(buffer)
-            self._terminate(error)
-            return
-        counters["credits_received"] += credits.send_credits - before
-        owner: ReceiveBuffer | PooledBuffer = buffer
-        token = None
+        connection, data = self.connection, None
+        if status is _OK and invalidated is None and self.life < Life.DEAD:
+            data = connection.receive_whole(buffer.view, length, now)
         if data is None:
-            if type(event) is not MessageReceived:
+            self._received_part(completion, buffer, now)
+            return
+        credits = connection.credits
+        if credits.receives_posted <= credits.low:
+            # Before the message is handled: its reply can then grant them.
+            try:
+                self._post_receives()
+            except ProviderError as error:
                 self.receives.free.append(buffer)
-                if event is not None:
-                    self._advanced(event)
+                self._terminate(error)
                 return
-            data, pooled, token = event
-            if pooled is not None:
-                self.receives.free.append(buffer)
-                owner = pooled
-        counters["messages_received"] += 1
+        counters = self.counters
+        counters["receives"] += 1
         counters["bytes_received_inline"] += len(data)
-        message = Message(self, data, owner, token)
-        if self._on_message is None or self._paused or self._backlog:
-            self._backlog.append(message)
-        elif self.life is Life.CLOSING:
-            message.release()
+        message = Message(self, data, buffer, None)
+        if self._on_message is None or self._paused or self._backlog or self.life is Life.CLOSING:
+            self._keep(message)
         else:
             try:
                 self._on_message(message)
             except Exception as error:
                 self._failed(message, error)
+
+    def _received_part(self, completion: Completion, buffer: ReceiveBuffer, now: float) -> None:
+        """Process a completed receive that is no whole message."""
+        _, status, _, length, invalidated = completion
+        if status is not Status.OK or self.life >= Life.DEAD:
+            self.receives.free.append(buffer)
+            return
+        counters, connection = self.counters, self.connection
+        counters["receives"] += 1
+        if invalidated is not None:
+            counters["remote_invalidations_received"] += 1
+        try:
+            event = connection.receive_message(buffer.view[:length], now, invalidated)
+            if connection.credits.receives_posted <= connection.credits.low:
+                self._post_receives()
+        except (ProtocolError, ProviderError) as error:
+            self.receives.free.append(buffer)
+            self._terminate(error)
+            return
+        if type(event) is not MessageReceived:
+            self.receives.free.append(buffer)
+            if event is not None:
+                self._advanced(event)
+            return
+        data, pooled, token = event
+        if pooled is not None:
+            self.receives.free.append(buffer)
+        counters["bytes_received_inline"] += len(data)
+        message = Message(self, data, buffer if pooled is None else pooled, token)
+        if self._on_message is None or self._paused or self._backlog or self.life is Life.CLOSING:
+            self._keep(message)
+            return
+        try:
+            self._on_message(message)
+        except Exception as error:
+            self._failed(message, error)
+
+    def _keep(self, message: Message) -> None:
+        """Deliver a message later, or never: the connection is ending."""
+        if self._on_message is None or self._paused or self._backlog:
+            self._backlog.append(message)
+        else:
+            message.release()
 
     def _advanced(self, event: Event) -> None:
         """Note how negotiation has ended."""
@@ -558,17 +577,15 @@ class SmbDirectTransport:
         if self.life >= Life.DEAD:
             return
         self._pump_wanted = False
-        connection, credits = self.connection, self.connection.credits
+        connection = self.connection
         now = self.loop.time()
         try:
-            before = credits.receive_credits
             while True:
                 posted = self._post_receives()
                 sends = connection.pending_sends(now)
                 self._queue_sends(sends)
                 if not (connection.asks_again and (posted or sends) and connection.receives_wanted):
                     break
-            self.counters["credits_granted"] += credits.receive_credits - before
             self._arm_timer()
             if self._work.waiting:
                 self._post()

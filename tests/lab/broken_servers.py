@@ -51,7 +51,7 @@ def reads(fix: Callable[[Connection, bytes], bytes]) -> Breaker:
 
         patch.setattr(Connection, "_receive_data", receive)
         # The short way parses for itself.
-        patch.setattr(Connection, "receive_whole", lambda self, view, now: None)
+        patch.setattr(Connection, "receive_whole", lambda self, view, length, now: None)
 
     return breaker
 

@@ -16,10 +16,20 @@
 #define LONGEST_HEADER 64
 #define MOST_ULPDU 0xFFFF
 #define MOST_SEGMENTS 64
-#define MOST_BYTES (1 << 24)
+#define MOST_BYTES ((1 << 20) + (1 << 16)) /* of a chain */
+#define MOST_FPDUS 256
+#define MOST_SINK (1 << 30) /* of a Read */
+#define READ_REQUEST_SIZE 46 /* ULPDU_Length of a Read Request */
+#define READ_REQUEST_FPDU 52
+#define READ_QUEUE 1
 #define LAST 0x40
-#define WHOLE 0x41 /* LAST, version 1, untagged */
-#define SEND 0x43  /* RDMAP version 1, opcode Send */
+#define WHOLE 0x41       /* LAST, version 1, untagged */
+#define LAST_TAGGED 0xC1 /* LAST, version 1, tagged */
+#define RDMA_WRITE 0x40  /* RDMAP version 1 and its opcodes */
+#define READ_REQUEST 0x41
+#define RESPONSE 0x42
+#define SEND 0x43
+#define SEND_INVALIDATE 0x44
 
 static uint32_t read_word(const uint8_t *at)
 {
@@ -37,72 +47,169 @@ static void write_long(uint8_t *at, uint64_t value)
         at[byte] = (uint8_t)value;
 }
 
+static void write_word(uint8_t *at, uint32_t value)
+{
+    for (int byte = 3; byte >= 0; byte--, value >>= 8)
+        at[byte] = (uint8_t)value;
+}
+
 static Py_ssize_t padding(Py_ssize_t length)
 {
     return -(length + LENGTH_FIELD) & 3;
 }
 
+static Py_ssize_t fpdu_size(Py_ssize_t length)
+{
+    return LENGTH_FIELD + length + padding(length) + CRC_FIELD;
+}
+
+/* What the functions know of Python: names of attributes, and how a record is made. */
+struct known {
+    PyObject *segments, *remote, *invalidate, *stag, *base, *total, *received, *new_record;
+};
+
+/* Read the attribute of an object as a number. */
+static int number_of(PyObject *object, PyObject *name, uint64_t *value)
+{
+    PyObject *found = PyObject_GetAttr(object, name);
+
+    if (found == NULL)
+        return -1;
+    *value = PyLong_AsUnsignedLongLong(found);
+    Py_DECREF(found);
+    return *value == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
+}
+
 /* -- what arrives */
 
-static PyObject *sends(PyObject *Py_UNUSED(module), PyObject *arguments)
+/* Place "count" bytes in "memory", from its begin. Return 0 if they do not fit, or are not all it has room for. */
+static int place(PyObject *memory, const uint8_t *data, Py_ssize_t count, int all)
 {
-    Py_buffer stream;
-    Py_ssize_t start, tail, posted;
-    unsigned long msn;
-    PyObject *receives, *lengths = NULL, *result = NULL;
+    Py_buffer buffer;
+    int fits;
 
-    if (!PyArg_ParseTuple(arguments, "y*nnkO:sends", &stream, &start, &tail, &msn, &receives))
+    if (PyObject_GetBuffer(memory, &buffer, PyBUF_CONTIG))
+        return -1;
+    fits = all ? count == buffer.len : count <= buffer.len;
+    if (fits)
+        memmove(buffer.buf, data, (size_t)count);
+    PyBuffer_Release(&buffer);
+    return fits;
+}
+
+/* Place a Send of "count" bytes in the memory of one receive, and add the record that says so. */
+static int add_send(const struct known *known, PyObject *made, PyObject *receives, PyObject *kind, const uint8_t *data,
+                    Py_ssize_t count)
+{
+    PyObject *receive = PySequence_GetItem(receives, PyList_Size(made)), *fields, *record;
+    int result;
+
+    if (receive == NULL)
+        return -1;
+    if (!PyTuple_Check(receive) || PyTuple_Size(receive) != 2) {
+        Py_DECREF(receive);
+        PyErr_SetString(PyExc_ValueError, "a receive is memory and a context");
+        return -1;
+    }
+    result = place(PyTuple_GetItem(receive, 0), data, count, 0);
+    if (result == 1) {
+        fields = Py_BuildValue("OOOnO", PyTuple_GetItem(kind, 1), PyTuple_GetItem(kind, 2),
+                               PyTuple_GetItem(receive, 1), count, Py_None);
+        record = fields == NULL ? NULL
+                                : PyObject_CallFunctionObjArgs(known->new_record, PyTuple_GetItem(kind, 0), fields,
+                                                               NULL);
+        Py_XDECREF(fields);
+        if (record == NULL || PyList_Append(made, record))
+            result = -1;
+        Py_XDECREF(record);
+    }
+    Py_DECREF(receive);
+    return result;
+}
+
+/* Place a whole Read Response if it is all that a Read waits for, in one segment. */
+static int answer(const struct known *known, PyObject *read, const uint8_t *header, Py_ssize_t count)
+{
+    uint64_t stag, base, total, received;
+    PyObject *segments, *memory;
+    int result = 0;
+
+    if (number_of(read, known->stag, &stag) || number_of(read, known->base, &base) ||
+        number_of(read, known->total, &total) || number_of(read, known->received, &received))
+        return -1;
+    if (stag != read_word(header + 4) || base != read_long(header + 8) || total != (uint64_t)count || received)
+        return 0;
+    segments = PyObject_GetAttr(read, known->segments);
+    if (segments == NULL)
+        return -1;
+    if (PySequence_Size(segments) == 1) {
+        memory = PySequence_GetItem(segments, 0);
+        result = memory == NULL ? -1 : place(memory, header + TAGGED_SIZE, count, 1);
+        Py_XDECREF(memory);
+    }
+    Py_DECREF(segments);
+    return PyErr_Occurred() ? -1 : result;
+}
+
+static PyObject *arrived(PyObject *module, PyObject *arguments)
+{
+    const struct known *known = PyModule_GetState(module);
+    Py_buffer stream;
+    Py_ssize_t start, tail, posted, begun, bytes = 0, responses = 0;
+    unsigned long msn;
+    PyObject *receives, *reads, *kind, *read, *made = NULL, *result = NULL;
+
+    if (!PyArg_ParseTuple(arguments, "y*nnkOOO!:arrived", &stream, &start, &tail, &msn, &receives, &reads,
+                          &PyTuple_Type, &kind))
         return NULL;
-    if (start < 0 || tail < start || tail > stream.len) {
+    if (start < 0 || tail < start || tail > stream.len || PyTuple_Size(kind) != 3) {
         PyErr_SetString(PyExc_ValueError, "outside of the stream");
         goto end;
     }
     posted = PySequence_Size(receives);
-    if (posted < 0 || (lengths = PyList_New(0)) == NULL)
+    begun = PySequence_Size(reads);
+    if (posted < 0 || begun < 0 || (made = PyList_New(0)) == NULL)
         goto end;
-    for (Py_ssize_t number = 0; number < posted && tail - start >= UNTAGGED_SIZE + CRC_FIELD; number++) {
+    while (tail - start >= UNTAGGED_SIZE + CRC_FIELD) {
         const uint8_t *header = (const uint8_t *)stream.buf + start;
-        Py_ssize_t length = header[0] << 8 | header[1], payload = length + LENGTH_FIELD - UNTAGGED_SIZE;
-        Py_ssize_t size = LENGTH_FIELD + length + padding(length) + CRC_FIELD;
-        PyObject *receive, *memory, *number_of_bytes;
-        Py_buffer buffer;
-        int fits, failed;
+        Py_ssize_t length = header[0] << 8 | header[1], payload;
+        Py_ssize_t size = fpdu_size(length);
+        int placed;
 
-        /* Queue, message number and offset are one word each. */
-        if (header[2] != WHOLE || header[3] != SEND || read_word(header + 8) != 0 ||
-            read_word(header + 12) != (uint32_t)msn || read_word(header + 16) != 0 || payload < 0 ||
-            size > tail - start)
+        if (size > tail - start)
             break;
-        receive = PySequence_GetItem(receives, number);
-        if (receive == NULL)
+        if (header[2] == LAST_TAGGED && header[3] == RESPONSE) {
+            payload = length + LENGTH_FIELD - TAGGED_SIZE;
+            if (payload < 0 || responses >= begun)
+                break;
+            read = PySequence_GetItem(reads, responses);
+            if (read == NULL)
+                goto end;
+            placed = answer(known, read, header, payload);
+            Py_DECREF(read);
+            responses += placed == 1;
+        } else {
+            payload = length + LENGTH_FIELD - UNTAGGED_SIZE;
+            /* Queue, message number and offset are one word each. */
+            if (header[2] != WHOLE || header[3] != SEND || read_word(header + 8) != 0 ||
+                read_word(header + 12) != (uint32_t)msn || read_word(header + 16) != 0 || payload < 0 ||
+                PyList_Size(made) >= posted)
+                break;
+            placed = add_send(known, made, receives, kind, header + UNTAGGED_SIZE, payload);
+            if (placed == 1) {
+                bytes += payload;
+                msn = (msn + 1) & 0xFFFFFFFF;
+            }
+        }
+        if (placed < 0)
             goto end;
-        memory = PySequence_GetItem(receive, 0);
-        Py_DECREF(receive);
-        if (memory == NULL)
-            goto end;
-        failed = PyObject_GetBuffer(memory, &buffer, PyBUF_CONTIG);
-        Py_DECREF(memory);
-        if (failed)
-            goto end;
-        fits = payload <= buffer.len;
-        if (fits)
-            memmove(buffer.buf, header + UNTAGGED_SIZE, (size_t)payload);
-        PyBuffer_Release(&buffer);
-        if (!fits)
+        if (!placed)
             break;
-        number_of_bytes = PyLong_FromSsize_t(payload);
-        if (number_of_bytes == NULL)
-            goto end;
-        failed = PyList_Append(lengths, number_of_bytes);
-        Py_DECREF(number_of_bytes);
-        if (failed)
-            goto end;
         start += size;
-        msn = (msn + 1) & 0xFFFFFFFF;
     }
-    result = Py_BuildValue("nO", start, lengths);
+    result = Py_BuildValue("nOnn", start, made, bytes, responses);
 end:
-    Py_XDECREF(lengths);
+    Py_XDECREF(made);
     PyBuffer_Release(&stream);
     return result;
 }
@@ -171,21 +278,21 @@ static int add_part(struct output *output, const Py_buffer *buffer, Py_ssize_t a
     return add_item(output, part);
 }
 
-static void unusual(const char *text)
-{
-    PyErr_SetString(PyExc_ValueError, text);
-}
-
-/* Add the FPDUs of one message, whose segments have "total" bytes. */
-static int add_message(struct output *output, const Py_buffer *given, const Py_buffer *buffers, Py_ssize_t total,
-                       Py_ssize_t max_ulpdu, Py_ssize_t joined)
-{
-    Py_ssize_t size = given->len, room = max_ulpdu + LENGTH_FIELD - size, left = total, index = 0, at = 0;
+/* One request: its headers, and its payload. */
+struct message {
     uint8_t header[LONGEST_HEADER];
-    uint64_t offset;
+    Py_ssize_t size; /* of the headers */
+    Py_buffer buffers[MOST_SEGMENTS];
+    Py_ssize_t opened, total;
+};
 
-    memcpy(header, given->buf, (size_t)size);
-    offset = read_long(header + 8); /* of a tagged message */
+/* Add the FPDUs of a message. */
+static int add_message(struct output *output, struct message *message, Py_ssize_t max_ulpdu, Py_ssize_t joined)
+{
+    Py_ssize_t size = message->size, room = max_ulpdu + LENGTH_FIELD - size, left = message->total, index = 0, at = 0;
+    uint8_t *header = message->header;
+    uint64_t offset = read_long(header + 8); /* of a tagged message */
+
     do {
         Py_ssize_t payload = left < room ? left : room, length = size - LENGTH_FIELD + payload;
 
@@ -193,22 +300,23 @@ static int add_message(struct output *output, const Py_buffer *given, const Py_b
         header[0] = (uint8_t)(length >> 8);
         header[1] = (uint8_t)length;
         if (size == TAGGED_SIZE) {
-            header[2] = left ? header[2] & ~LAST : header[2] | LAST;
+            header[2] = left ? LAST_TAGGED & ~LAST : LAST_TAGGED;
             write_long(header + 8, offset);
             offset += (uint64_t)payload;
         }
         if (add_bytes(output, header, (size_t)size))
             return -1;
         while (payload) {
-            Py_ssize_t part = buffers[index].len - at;
+            const Py_buffer *buffer = message->buffers + index;
+            Py_ssize_t part = buffer->len - at;
 
             if (part > payload)
                 part = payload;
-            if (part && add_part(output, buffers + index, at, part, joined))
+            if (part && add_part(output, buffer, at, part, joined))
                 return -1;
             payload -= part;
             at += part;
-            if (at == buffers[index].len) {
+            if (at == buffer->len) {
                 index++;
                 at = 0;
             }
@@ -219,99 +327,248 @@ static int add_message(struct output *output, const Py_buffer *given, const Py_b
     return 0;
 }
 
-/* Check a message, and add its FPDUs. */
-static int frame_one(struct output *output, PyObject *message, Py_ssize_t max_ulpdu, Py_ssize_t joined)
+/* Open the segments of a request. Return 0 if they are no plain bytes, too many, or more than "most" bytes. */
+static int open_segments(struct message *message, PyObject *request, const struct known *known, Py_ssize_t most)
 {
-    Py_buffer header, buffers[MOST_SEGMENTS];
-    PyObject *segments;
-    Py_ssize_t total, most, number, found = 0, opened = 0;
-    int result = -1;
+    PyObject *segments = PyObject_GetAttr(request, known->segments);
+    Py_ssize_t number = segments == NULL ? -1 : PySequence_Size(segments);
+    int result = number < 0 ? -1 : number <= MOST_SEGMENTS;
 
-    if (!PyTuple_Check(message)) {
-        unusual("a message is a tuple");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(message, "y*On:frame", &header, &segments, &total))
-        return -1;
-    most = total;
-    number = PySequence_Size(segments);
-    if (number < 0)
-        goto end;
-    if (header.len == TAGGED_SIZE)
-        most = MOST_BYTES;
-    else if (header.len >= UNTAGGED_SIZE && header.len <= LONGEST_HEADER)
-        most = max_ulpdu + LENGTH_FIELD - header.len;
-    else
-        most = -1;
-    if (total < 0 || total > most || number > MOST_SEGMENTS || max_ulpdu + LENGTH_FIELD <= header.len) {
-        unusual("no ordinary message");
-        goto end;
-    }
-    for (; opened < number; opened++) {
-        PyObject *segment = PySequence_GetItem(segments, opened);
-        int failed = segment == NULL || PyObject_GetBuffer(segment, buffers + opened, PyBUF_CONTIG_RO);
+    while (result == 1 && message->opened < number) {
+        Py_buffer *buffer = message->buffers + message->opened;
+        PyObject *segment = PySequence_GetItem(segments, message->opened);
 
-        Py_XDECREF(segment); /* the buffer keeps it */
-        if (failed)
-            goto end;
-        if (buffers[opened].ndim != 1 || buffers[opened].itemsize != 1 || buffers[opened].len > total - found) {
-            opened++;
-            unusual("other segments than the message says");
-            goto end;
+        if (segment == NULL || PyObject_GetBuffer(segment, buffer, PyBUF_CONTIG_RO | PyBUF_FORMAT))
+            result = -1;
+        else {
+            message->opened++;
+            if (buffer->ndim != 1 || buffer->itemsize != 1 || buffer->len > most - message->total)
+                result = 0;
+            else
+                message->total += buffer->len;
         }
-        found += buffers[opened].len;
+        Py_XDECREF(segment); /* the buffer keeps it */
     }
-    if (found != total)
-        unusual("other segments than the message says");
-    else
-        result = add_message(output, &header, buffers, total, max_ulpdu, joined);
-end:
-    while (opened)
-        PyBuffer_Release(buffers + --opened);
-    PyBuffer_Release(&header);
+    Py_XDECREF(segments);
     return result;
 }
 
-static PyObject *frame(PyObject *Py_UNUSED(module), PyObject *arguments)
+/* Read the range of the peer's memory that a request names. Return 0 if it has no length of "length" bytes. */
+static int remote_of(PyObject *request, const struct known *known, uint32_t *token, uint64_t *address, uint64_t length)
+{
+    PyObject *remote = PyObject_GetAttr(request, known->remote);
+    unsigned long long found = 0, there = 0;
+    int result = -1;
+
+    if (remote == NULL)
+        return -1;
+    if (!PyTuple_Check(remote) || PyTuple_Size(remote) != 3)
+        result = 0;
+    else {
+        found = PyLong_AsUnsignedLongLong(PyTuple_GetItem(remote, 0));
+        *address = found == (unsigned long long)-1 && PyErr_Occurred()
+                       ? 0
+                       : PyLong_AsUnsignedLongLong(PyTuple_GetItem(remote, 1));
+        if (!PyErr_Occurred())
+            there = PyLong_AsUnsignedLongLong(PyTuple_GetItem(remote, 2));
+        if (!PyErr_Occurred())
+            result = found <= 0xFFFFFFFF && there == length;
+    }
+    *token = (uint32_t)found;
+    Py_DECREF(remote);
+    return result;
+}
+
+/* What is asked of "cut", and what it has found so far. */
+struct chain {
+    const struct known *known;
+    PyObject *kinds, *reads;
+    Py_ssize_t max_ulpdu, segment, joined, position, fpdus, begun, sends, bytes_send, bytes_write;
+    unsigned long msn, read_msn;
+};
+
+static int cut_write(struct chain *chain, PyObject *request, struct message *message)
+{
+    Py_ssize_t room = chain->max_ulpdu + LENGTH_FIELD - TAGGED_SIZE, more;
+    uint32_t token;
+    uint64_t address;
+    int result = remote_of(request, chain->known, &token, &address, (uint64_t)message->total);
+
+    if (result != 1 || room <= 0)
+        return result < 0 ? -1 : 0;
+    message->size = TAGGED_SIZE;
+    message->header[3] = RDMA_WRITE;
+    write_word(message->header + 4, token);
+    write_long(message->header + 8, address);
+    more = message->total ? (message->total - 1) / room : 0;
+    chain->position += fpdu_size(chain->max_ulpdu) * more + fpdu_size(message->total - more * room + TAGGED_SIZE - LENGTH_FIELD);
+    chain->fpdus += more + 1;
+    chain->bytes_write += message->total;
+    return 1;
+}
+
+static int cut_send(struct chain *chain, PyObject *request, struct message *message)
+{
+    Py_ssize_t length = message->total + UNTAGGED_SIZE - LENGTH_FIELD;
+    Py_ssize_t before = chain->segment ? chain->segment - chain->position % chain->segment : 0;
+    unsigned long token = 0;
+    PyObject *named = PyObject_GetAttr(request, chain->known->invalidate);
+
+    if (named == NULL)
+        return -1;
+    message->header[3] = SEND;
+    if (named != Py_None) {
+        message->header[3] = SEND_INVALIDATE;
+        token = PyLong_AsUnsignedLong(named);
+    }
+    Py_DECREF(named);
+    if (PyErr_Occurred())
+        return -1;
+    if (length > chain->max_ulpdu || token > 0xFFFFFFFF || (before > TAGGED_SIZE && before < UNTAGGED_SIZE))
+        return 0;
+    message->size = UNTAGGED_SIZE;
+    message->header[2] = WHOLE;
+    write_word(message->header + 4, (uint32_t)token);
+    write_word(message->header + 12, (uint32_t)(chain->msn + (unsigned long)chain->sends++));
+    chain->position += fpdu_size(length);
+    chain->fpdus++;
+    chain->bytes_send += message->total;
+    return 1;
+}
+
+static int cut_read(struct chain *chain, PyObject *request, struct message *message)
+{
+    const struct known *known = chain->known;
+    uint64_t stag, base, total, address;
+    uint32_t token;
+    PyObject *read;
+    int result;
+
+    /* The sink: one segment of plain bytes that may be written. */
+    if (message->opened != 1 || !PyMemoryView_Check(message->buffers[0].obj) || message->buffers[0].readonly || !message->buffers[0].format ||
+        strcmp(message->buffers[0].format, "B") != 0)
+        return 0;
+    if (chain->segment && chain->position && chain->position + READ_REQUEST_FPDU > chain->segment)
+        return 0;
+    read = PySequence_GetItem(chain->reads, chain->begun);
+    if (read == NULL)
+        return -1;
+    result = number_of(read, known->stag, &stag) || number_of(read, known->base, &base) ||
+             number_of(read, known->total, &total);
+    Py_DECREF(read);
+    if (result)
+        return -1;
+    result = remote_of(request, known, &token, &address, (uint64_t)message->total);
+    if (result != 1 || total != (uint64_t)message->total || stag > 0xFFFFFFFF || total > 0xFFFFFFFF || READ_REQUEST_SIZE > chain->max_ulpdu)
+        return result < 0 ? -1 : 0;
+    PyBuffer_Release(message->buffers);
+    message->opened = message->total = 0; /* a Read Request has no payload */
+    message->size = READ_REQUEST_SIZE + LENGTH_FIELD;
+    message->header[2] = WHOLE;
+    message->header[3] = READ_REQUEST;
+    write_word(message->header + 8, READ_QUEUE);
+    write_word(message->header + 12, (uint32_t)(chain->read_msn + (unsigned long)chain->begun++));
+    write_word(message->header + 20, (uint32_t)stag);
+    write_long(message->header + 24, base);
+    write_word(message->header + 32, (uint32_t)total);
+    write_word(message->header + 36, token);
+    write_long(message->header + 40, address);
+    chain->position += READ_REQUEST_FPDU;
+    chain->fpdus++;
+    return 1;
+}
+
+/* Add the FPDUs of one request. Return 0 if it is not ordinary. */
+static int cut_one(struct chain *chain, PyObject *request, struct output *output)
+{
+    PyObject *kind = (PyObject *)Py_TYPE(request);
+    int (*cut_kind)(struct chain *, PyObject *, struct message *);
+    struct message message;
+    int result;
+
+    memset(message.header, 0, sizeof message.header);
+    message.opened = message.total = 0;
+    if (kind == PyTuple_GetItem(chain->kinds, 0))
+        cut_kind = cut_send;
+    else if (kind == PyTuple_GetItem(chain->kinds, 1))
+        cut_kind = cut_write;
+    else if (kind == PyTuple_GetItem(chain->kinds, 2))
+        cut_kind = cut_read;
+    else
+        return 0;
+    result = open_segments(&message, request, chain->known, cut_kind == cut_read ? MOST_SINK : MOST_BYTES);
+    if (result == 1)
+        result = cut_kind(chain, request, &message);
+    if (result == 1 && (chain->position > MOST_BYTES || chain->fpdus > MOST_FPDUS))
+        result = 0;
+    if (result == 1 && add_message(output, &message, chain->max_ulpdu, chain->joined))
+        result = -1;
+    while (message.opened)
+        PyBuffer_Release(message.buffers + --message.opened);
+    return result;
+}
+
+static PyObject *cut(PyObject *module, PyObject *arguments)
 {
     struct output output = {0};
-    PyObject *messages;
-    Py_ssize_t max_ulpdu, joined, number;
-    int failed;
+    struct chain chain = {.known = PyModule_GetState(module)};
+    PyObject *requests, *result = NULL;
+    Py_ssize_t number;
+    int fine = 1;
 
-    if (!PyArg_ParseTuple(arguments, "Onn:frame", &messages, &max_ulpdu, &joined))
+    if (!PyArg_ParseTuple(arguments, "O!OOnnkkn:cut", &PyTuple_Type, &chain.kinds, &requests, &chain.reads,
+                          &chain.max_ulpdu, &chain.segment, &chain.msn, &chain.read_msn, &chain.joined))
         return NULL;
-    if (max_ulpdu < 0 || max_ulpdu > MOST_ULPDU || joined < 0) {
-        unusual("no length of a ULPDU");
+    if (chain.max_ulpdu < 0 || chain.max_ulpdu > MOST_ULPDU || chain.joined < 0 || chain.segment < 0 ||
+        PyTuple_Size(chain.kinds) != 3) {
+        PyErr_SetString(PyExc_ValueError, "no length of a ULPDU");
         return NULL;
     }
-    number = PySequence_Size(messages);
+    number = PySequence_Size(requests);
     if (number < 0 || (output.list = PyList_New(0)) == NULL)
         return NULL;
-    failed = 0;
-    for (Py_ssize_t index = 0; !failed && index < number; index++) {
-        PyObject *message = PySequence_GetItem(messages, index);
+    for (Py_ssize_t index = 0; fine == 1 && index < number; index++) {
+        PyObject *request = PySequence_GetItem(requests, index);
 
-        failed = message == NULL || frame_one(&output, message, max_ulpdu, joined);
-        Py_XDECREF(message);
+        fine = request == NULL ? -1 : cut_one(&chain, request, &output);
+        Py_XDECREF(request);
     }
-    failed = failed || end_run(&output);
+    if (fine == 1 && end_run(&output))
+        fine = -1;
     PyMem_Free(output.run);
-    if (failed)
-        Py_CLEAR(output.list);
-    return output.list;
+    if (fine < 0 && PyErr_ExceptionMatches(PyExc_BufferError)) {
+        PyErr_Clear(); /* memory that is not contiguous */
+        fine = 0;
+    }
+    if (fine == 1 && number)
+        result = Py_BuildValue("Onnnnn", output.list, chain.position, chain.fpdus, chain.sends, chain.bytes_send,
+                               chain.bytes_write);
+    else if (fine >= 0)
+        result = Py_NewRef(Py_None);
+    Py_DECREF(output.list);
+    return result;
 }
 
 /* -- the module */
 
 static int prepare(PyObject *module)
 {
-    return PyModule_AddStringConstant(module, "SOURCE", SOURCE);
+    struct known *known = PyModule_GetState(module);
+
+    known->segments = PyUnicode_InternFromString("segments");
+    known->remote = PyUnicode_InternFromString("remote");
+    known->invalidate = PyUnicode_InternFromString("invalidate");
+    known->stag = PyUnicode_InternFromString("stag");
+    known->base = PyUnicode_InternFromString("base");
+    known->total = PyUnicode_InternFromString("total");
+    known->received = PyUnicode_InternFromString("received");
+    known->new_record = PyObject_GetAttrString((PyObject *)&PyTuple_Type, "__new__");
+    return PyErr_Occurred() ? -1 : PyModule_AddStringConstant(module, "SOURCE", SOURCE);
 }
 
 static PyMethodDef methods[] = {
-    {"sends", sends, METH_VARARGS, NULL},
-    {"frame", frame, METH_VARARGS, NULL},
+    {"arrived", arrived, METH_VARARGS, NULL},
+    {"cut", cut, METH_VARARGS, NULL},
     {NULL},
 };
 
@@ -327,6 +584,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_native",
+    .m_size = sizeof(struct known),
     .m_methods = methods,
     .m_slots = slots,
 };

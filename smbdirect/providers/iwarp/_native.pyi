@@ -1,11 +1,29 @@
 from collections.abc import Sequence
+from typing import Any
 
-from smbdirect.codec import Buffer
-from smbdirect.providers.iwarp.frame_calls import Message
+from smbdirect.providers.base import Completion
+from smbdirect.providers.iwarp.frame_calls import Awaited, Cut, Kind, Kinds
 
 SOURCE: str
 
-def sends(
-    view: memoryview, start: int, tail: int, msn: int, receives: Sequence[tuple[memoryview, object]], /
-) -> tuple[int, list[int]]: ...
-def frame(messages: Sequence[Message], max_ulpdu: int, joined: int, /) -> list[Buffer]: ...
+def arrived(
+    view: memoryview,
+    start: int,
+    tail: int,
+    msn: int,
+    receives: Sequence[tuple[memoryview, object]],
+    reads: Sequence[Awaited],
+    kind: Kind,
+    /,
+) -> tuple[int, list[Completion], int, int]: ...
+def cut(
+    kinds: Kinds,
+    requests: Sequence[Any],
+    reads: Sequence[Awaited],
+    max_ulpdu: int,
+    segment: int,
+    msn: int,
+    read_msn: int,
+    joined: int,
+    /,
+) -> Cut | None: ...

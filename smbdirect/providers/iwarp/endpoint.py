@@ -246,9 +246,19 @@ class IwarpEndpoint(BaseEndpoint):
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
         if self.life is Life.OPEN and not self._writing:
-            buffers = self._sender.chain(requests, self._read_of)
-            if buffers is not None:
-                self._send_chain(requests, buffers)
+            reported: list[WorkRequest | PendingRead] = []
+            reads: list[PendingRead] = []
+            for request in requests:
+                if type(request) is Read:
+                    segments, token = request.segments, self._regions.new_token()
+                    read = PendingRead(token, segments, request.remote[2], 0, request.context)
+                    reads.append(read)
+                    reported.append(read)
+                elif request.signalled:
+                    reported.append(request)
+            chain = self._sender.chain(requests, reads)
+            if chain is not None:
+                self._send_chain(requests, chain, reported)
                 return
         works: list[Work] = []
         for request in requests:
@@ -270,10 +280,14 @@ class IwarpEndpoint(BaseEndpoint):
             if not self._delivering:
                 self._schedule_delivery()
 
-    def _send_chain(self, requests: Sequence[WorkRequest], buffers: Sequence[Buffer]) -> None:
-        """Send what the sender has cut. What is sent at once needs no object of its own, unless it is to be
-        reported."""
-        sender, sock, error = self._sender, self._sock, None
+    def _send_chain(
+        self,
+        requests: Sequence[WorkRequest],
+        chain: tuple[list[Buffer], int],
+        reported: Sequence[WorkRequest | PendingRead],
+    ) -> None:
+        """Send what the sender has cut. What is sent at once needs no object of its own, unless it is ``reported``."""
+        (buffers, size), sock, error = chain, self._sock, None
         try:
             if len(buffers) == 1:
                 count = sock.send(buffers[0], socket.MSG_EOR)
@@ -281,33 +295,27 @@ class IwarpEndpoint(BaseEndpoint):
                 count = sock.sendmsg(buffers, (), socket.MSG_EOR)
         except OSError as failure:
             count, error = 0, failure
-        reads = iter(sender.chain_reads)
-        if sender.chain_sent(count):
-            for request in requests:
-                if type(request) is Read:
-                    read = next(reads)
-                    self._queue.append(read.owner or read)
-                elif request.signalled:
-                    self._report_done(request)
+        if count == size:
+            for item in reported:
+                if type(item) is PendingRead:
+                    self._queue.append(item)
+                else:
+                    self._report_done(item)
         else:
+            reads = (item for item in reported if type(item) is PendingRead)
             works: list[Posted] = []
             for request in requests:
-                if type(request) is Read:
-                    read = next(reads)
-                    works.append(read.owner or read)
-                else:
-                    works.append(self._work(request))
-            sender.chain_waits(works)
+                works.append(next(reads) if type(request) is Read else self._work(request))
+            self._sender.chain_waits(buffers, size, works, count)
             self._queue.extend(works)
             if error is not None and not isinstance(error, BlockingIOError):
                 self._socket_failed(error)
                 return
-            sender.sent(count)
             self._watch_writable(True)
         if not self._delivering:
             self._schedule_delivery()
 
-    def _report_done(self, request: WorkRequest) -> None:
+    def _report_done(self, request: WorkRequest | PendingRead) -> None:
         """Have a request reported that is done, after those that were posted before it."""
         if self._queue:
             self._queue.append(Work(request.operation, (), 0, request.context, True, done=True))
@@ -369,24 +377,6 @@ class IwarpEndpoint(BaseEndpoint):
         pending.owner = work
         return work
 
-    def _read_of(self, request: Read) -> PendingRead:
-        """Return the Read that a request begins, as ``_work`` does."""
-        capabilities, segments = self.capabilities, request.segments
-        if len(segments) == 1 and capabilities.max_outstanding_reads:
-            view = segments[0]
-            total = len(view)
-            if (
-                view.format == "B"
-                and view.ndim == 1
-                and view.c_contiguous
-                and not view.readonly
-                and total == request.remote[2] <= capabilities.max_transfer
-            ):
-                return PendingRead(self._regions.new_token(), segments, total, 0, request.context)
-        read = self._work(request).read
-        assert read is not None
-        return read
-
     def _read_done(self, read: PendingRead) -> None:
         if self._sender.work:
             self._send_wanted = True
@@ -411,22 +401,24 @@ class IwarpEndpoint(BaseEndpoint):
 
     def _deliver(self) -> None:
         """Report finished work to the owner, in posting order."""
-        queue = self._queue
+        queue, operations = self._queue, self._operations
+        turns = _TURNS
         self._delivering = True
         try:
-            for _ in range(_TURNS):
-                completions = self._operations.completions
+            while turns:
+                completions = operations.completions
                 while queue and queue[0].done:
                     work = queue.popleft()
                     if work.signalled:
                         completions.append(new_record(Completion, (work.operation, _OK, work.context, 0, None)))
                 if not completions:
                     break
-                self._operations.completions = []
+                operations.completions = []
                 self.on_completions(completions)
+                turns -= 1
         finally:
             self._delivering = False
-            if queue or self._operations.completions:
+            if operations.completions or (queue and queue[0].done):
                 self._schedule_delivery()
         if self.life is Life.CLOSING:
             self._finish_if_drained()

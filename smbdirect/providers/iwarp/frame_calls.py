@@ -6,132 +6,263 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
+from smbdirect.providers.base import Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER
+from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, is_intact
-from smbdirect.providers.iwarp.rdmap import Opcode
+from smbdirect.providers.iwarp.rdmap import WHOLE_READ_REQUEST, Opcode
 
-_WHOLE = ddp.LAST | ddp.VERSION
-_SEND = rdmap.CONTROL | Opcode.SEND
-_FIELDS = UNTAGGED_HEADER.fields_from
-_LONGEST_HEADER = 64
+MOST_BYTES = (1 << 20) + (1 << 16)
+MOST_FPDUS = 256
+"""Bytes and FPDUs of a chain. What is longer is cut batch by batch."""
 _MOST_SEGMENTS = 64
-_MOST_BYTES = 1 << 24
-_LENGTH_FIELD = 2
+MOST_SINK = 1 << 30
+"""Bytes of an ordinary Read."""
+READ_REQUEST_SIZE = WHOLE_READ_REQUEST.size - 2
+"""The ULPDU_Length of a Read Request."""
+READ_REQUEST_FPDU = READ_REQUEST_SIZE + 9 & ~3
+SEND = rdmap.CONTROL | Opcode.SEND
+SEND_INVALIDATE = rdmap.CONTROL | Opcode.SEND_INVALIDATE
+_RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
+_READ_REQUEST = rdmap.CONTROL | Opcode.READ_REQUEST
+_LAST = ddp.LAST | ddp.VERSION
+_LAST_TAGGED = ddp.TAGGED | _LAST
+LAST_WRITE = _LAST_TAGGED << 40 | (rdmap.CONTROL | Opcode.RDMA_WRITE) << 32
+"""``TaggedWords.kind`` of a Write that is one FPDU, without length and token."""
+_FIELDS = UNTAGGED_HEADER.fields_from
+_TAGGED_FIELDS = TAGGED_HEADER.fields_from
 
-Message = tuple[bytes, Sequence[Buffer], int]
-"""A message to send: the headers of its first FPDU, in which the length and the flag of the last may be anything; its
-payload; and how many bytes that has."""
+Kind = tuple[type[Completion], Operation, Status]
+"""The type of the record of a Send that has arrived, and what its first two fields are."""
+Kinds = tuple[type[Any], type[Any], type[Any]]
+"""The types of Sends, of Writes and of Reads."""
+Cut = tuple[list[Buffer], int, int, int, int, int]
+"""FPDUs as buffers to be sent; their bytes; how many FPDUs and how many Sends there are; the payload of the Sends, and
+that of the Writes, in bytes."""
 
 
-def sends(
+class Awaited(Protocol):
+    """One RDMA Read of ours whose response is outstanding."""
+
+    stag: int
+    base: int
+    total: int
+    received: int
+    segments: list[memoryview]
+
+
+# -- what arrives ------------------------------------------------------------------------------------------------------
+
+
+def arrived(
     view: memoryview,
     start: int,
     tail: int,
     msn: int,
     receives: Sequence[tuple[memoryview, object]],
+    reads: Sequence[Awaited],
+    kind: Kind,
     crc: bool = False,
-) -> tuple[int, list[int]]:
-    """Place the Sends in ``view[start:tail]`` that follow each other as whole FPDUs, the first with number ``msn``, in
-    the memory of ``receives``. Return where the first FPDU begins that is different, or not obviously valid, and the
-    length of each Send before. ``crc``: check the checksums (not in C). Raise ``ValueError`` for a range outside of
-    ``view``."""
+) -> tuple[int, list[Completion], int, int]:
+    """Place the messages in ``view[start:tail]`` that follow each other as whole FPDUs: Sends, the first with number
+    ``msn``, in the memory of ``receives``; Read Responses, each all that the next of ``reads`` waits for, in its one
+    segment. Return where the first FPDU begins that is different, or not obviously valid; the completions of the Sends
+    before; the bytes of these; and how many Read Responses there were.
+
+    ``crc``: check the checksums (not in C). Raise ``ValueError`` for a range outside of ``view``."""
     if not 0 <= start <= tail <= len(view):
         raise ValueError("outside of the stream")
-    lengths: list[int] = []
-    for memory, _ in receives:
-        if tail - start < UNTAGGED_HEADER.size + 4:
+    made: list[Completion] = []
+    size = responses = 0
+    while tail - start >= UNTAGGED_HEADER.size + 4:
+        end = start + ((view[start] << 8 | view[start + 1]) + 9 & ~3)
+        if end > tail or (crc and not is_intact(view, start, end)):
             break
-        length, control, operation, _, queue, number, offset = _FIELDS(view, start)
-        payload = length - ddp.UNTAGGED_HEADER_SIZE
-        end = start + (length + 9 & ~3)
-        if (
-            control != _WHOLE
-            or operation != _SEND
-            or queue != ddp.SEND_QUEUE
-            or number != msn
-            or offset
-            or not 0 <= payload <= len(memory)
-            or end > tail
-            or (crc and not is_intact(view, start, end))
-        ):
-            break
-        start += UNTAGGED_HEADER.size
-        memory[:payload] = view[start : start + payload]
-        lengths.append(payload)
+        if view[start + 2] == _LAST_TAGGED and view[start + 3] == _RESPONSE:
+            if responses >= len(reads) or not _answered(view, start, reads[responses]):
+                break
+            responses += 1
+        else:
+            length, control, operation, _, queue, number, offset = _FIELDS(view, start)
+            payload = length - ddp.UNTAGGED_HEADER_SIZE
+            if (
+                control != _LAST
+                or operation != SEND
+                or queue != ddp.SEND_QUEUE
+                or number != msn
+                or offset
+                or len(made) >= len(receives)
+            ):
+                break
+            memory, context = receives[len(made)]
+            if not 0 <= payload <= len(memory):
+                break
+            begin = start + UNTAGGED_HEADER.size
+            memory[:payload] = view[begin : begin + payload]
+            made.append(new_record(kind[0], (*kind[1:], context, payload, None)))
+            size += payload
+            msn = msn + 1 & MSN_MASK
         start = end
-        msn = msn + 1 & MSN_MASK
-    return start, lengths
+    return start, made, size, responses
 
 
-def frame(messages: Sequence[Message], max_ulpdu: int, joined: int) -> list[Buffer]:
-    """Return the FPDUs of ``messages``, one behind the other, as buffers to be sent. CRC fields are zero.
+def _answered(view: memoryview, start: int, read: Awaited) -> bool:
+    """Place the whole Read Response at ``start`` if it is all that ``read`` waits for, in one segment. Return whether
+    it was."""
+    length, _, _, token, offset = _TAGGED_FIELDS(view, start)
+    payload = length - ddp.TAGGED_HEADER_SIZE
+    if token != read.stag or offset != read.base or payload != read.total or read.received or len(read.segments) != 1:
+        return False
+    start += TAGGED_HEADER.size
+    if len(read.segments[0]) != payload:
+        return False
+    read.segments[0][:] = view[start : start + payload]
+    return True
 
-    Tagged messages are cut where they exceed ``max_ulpdu`` bytes. Up to ``joined`` bytes of a segment in one FPDU are
-    copied, more are a view of it. Raise ``ValueError`` or ``BufferError`` if a message has other bytes than it says,
-    segments that are no plain bytes, or is too long for an ordinary one."""
-    if not 0 <= max_ulpdu <= 0xFFFF or joined < 0:
+
+# -- what leaves -------------------------------------------------------------------------------------------------------
+
+
+def read_request(read: Awaited, token: int, offset: int, msn: int) -> bytes:
+    """Return the headers of a Read Request, which is number ``msn``. [RFC 5040 section 4.4]"""
+    return WHOLE_READ_REQUEST.pack_fields(
+        READ_REQUEST_SIZE, _LAST, _READ_REQUEST, 0, ddp.READ_QUEUE, msn & MSN_MASK, 0,
+        read.stag, read.base, read.total, token, offset,
+    )  # fmt: skip
+
+
+def cut(
+    kinds: Kinds,
+    requests: Sequence[Any],
+    reads: Sequence[Awaited],
+    max_ulpdu: int,
+    segment: int,
+    msn: int,
+    read_msn: int,
+    joined: int,
+) -> Cut | None:
+    """Cut ``requests`` into FPDUs, one behind the other. CRC fields are zero. Return None if any of them is not
+    ordinary, or if an FPDU had to wait for another TCP segment of ``segment`` bytes (``Sender._needs_segment``).
+
+    ``reads``: of the Reads among them, in order. ``msn``, ``read_msn``: the numbers of the next Send and of the next
+    Read Request. Writes are cut where they exceed ``max_ulpdu`` bytes. Up to ``joined`` bytes of a segment in one FPDU
+    are copied, more are a view of it. Raise ``ValueError`` for lengths that cannot be."""
+    if not 0 <= max_ulpdu <= 0xFFFF or joined < 0 or segment < 0:
         raise ValueError("no length of a ULPDU")
-    found: list[Buffer] = []
-    run = bytearray()
-    for header, segments, total in messages:
-        for size, part in _parts(_checked(header, segments, total, max_ulpdu), header, total, max_ulpdu):
-            if len(part) <= joined or not size:
-                run += part
-                continue
-            if run:
-                found.append(bytes(run))
-                run = bytearray()
-            found.append(part)
-    if run:
-        found.append(bytes(run))
-    return found
+    output = _Output(max_ulpdu, joined)
+    left = iter(reads)
+    sends = begun = bytes_send = bytes_write = 0
+    for request in requests:
+        kind = type(request)
+        views: list[memoryview] = []
+        if kind is kinds[2]:
+            read, remote = next(left), request.remote
+            if not _is_sink(request.segments, read.total) or remote[2] != read.total or max_ulpdu < READ_REQUEST_SIZE:
+                return None
+            if segment and output.size and output.size + READ_REQUEST_FPDU > segment:
+                return None
+            header = read_request(read, remote[0], remote[1], read_msn + begun)
+            begun += 1
+        elif kind in kinds:
+            views = [memoryview(part) for part in request.segments]
+            total = sum(map(len, views))
+            if not _is_plain(views) or total > MOST_BYTES:
+                return None
+            if kind is kinds[1]:
+                token, address, length = request.remote
+                if total != length or max_ulpdu <= ddp.TAGGED_HEADER_SIZE:
+                    return None
+                header = TAGGED_WORDS.pack_fields(LAST_WRITE | token, address)
+                bytes_write += total
+            else:
+                split = segment and TAGGED_HEADER.size < segment - output.size % segment < UNTAGGED_HEADER.size
+                if split or total + ddp.UNTAGGED_HEADER_SIZE > max_ulpdu:
+                    return None
+                control = SEND if request.invalidate is None else SEND_INVALIDATE
+                number = msn + sends & MSN_MASK
+                header = UNTAGGED_HEADER.pack_fields(
+                    0, _LAST, control, request.invalidate or 0, ddp.SEND_QUEUE, number, 0
+                )
+                sends += 1
+                bytes_send += total
+        else:
+            return None
+        if not output.add(header, views):
+            return None
+    return (output.end(), output.size, output.fpdus, sends, bytes_send, bytes_write) if requests else None
 
 
-def _checked(header: bytes, segments: Sequence[Buffer], total: int, max_ulpdu: int) -> list[memoryview]:
-    """Return the views of an ordinary message's segments. Raise ``ValueError`` for any other."""
-    size, most = len(header), -1
-    if size == TAGGED_HEADER.size:
-        most = _MOST_BYTES
-    elif UNTAGGED_HEADER.size <= size <= _LONGEST_HEADER:
-        most = max_ulpdu + _LENGTH_FIELD - size
-    if not 0 <= total <= most or len(segments) > _MOST_SEGMENTS or max_ulpdu + _LENGTH_FIELD <= size:
-        raise ValueError("no ordinary message")
-    views = [memoryview(segment) for segment in segments]
-    plain = all(view.ndim == 1 and view.itemsize == 1 and view.c_contiguous for view in views)
-    if not plain or sum(map(len, views)) != total:
-        raise ValueError("other segments than the message says")
-    return views
+def _is_plain(views: Sequence[memoryview]) -> bool:
+    return len(views) <= _MOST_SEGMENTS and all(
+        view.ndim == 1 and view.itemsize == 1 and view.c_contiguous for view in views
+    )
 
 
-def _parts(views: list[memoryview], given: bytes, total: int, max_ulpdu: int) -> list[tuple[int, Buffer]]:
-    """Return the parts of one message: headers and trailers, with 0 beside them, and pieces of payload, with their
-    lengths."""
-    header = bytearray(given)
-    parts: list[tuple[int, Buffer]] = []
-    room, left = max_ulpdu + _LENGTH_FIELD - len(header), total
-    offset = int.from_bytes(header[8:16], "big")
-    index = at = 0
-    while True:
-        payload = min(left, room)
-        left -= payload
-        length = len(header) - _LENGTH_FIELD + payload
-        header[:2] = length.to_bytes(2, "big")
-        if len(header) == TAGGED_HEADER.size:
-            header[2] = header[2] & ~ddp.LAST if left else header[2] | ddp.LAST
-            header[8:16] = (offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
-            offset += payload
-        parts.append((0, bytes(header)))
-        while payload:
-            part = views[index][at : at + payload]
-            if len(part):
-                parts.append((len(part), part))
-            payload -= len(part)
-            at += len(part)
-            if at == len(views[index]):
-                index, at = index + 1, 0
-        parts.append((0, ZERO_TRAILERS[-(length + _LENGTH_FIELD) & 3]))
-        if not left:
-            return parts
+def _is_sink(segments: Sequence[memoryview], total: int) -> bool:
+    """Return whether the memory of a Read is one segment of plain bytes that may be written."""
+    if len(segments) != 1 or type(segments[0]) is not memoryview:
+        return False
+    view = segments[0]
+    plain = view.format == "B" and view.ndim == 1 and view.c_contiguous and not view.readonly
+    return plain and len(view) == total <= MOST_SINK
+
+
+class _Output:
+    """The FPDUs of a chain."""
+
+    def __init__(self, max_ulpdu: int, joined: int) -> None:
+        self.size = self.fpdus = 0
+        self._max_ulpdu = max_ulpdu
+        self._joined = joined
+        self._found: list[Buffer] = []
+        self._run = bytearray()
+        """What will be the next item of ``_found``."""
+
+    def add(self, given: bytes, views: Sequence[memoryview]) -> bool:
+        """Add a message with these headers. Return False if the chain is too long then."""
+        header = bytearray(given)
+        tagged = len(header) == TAGGED_HEADER.size
+        room, left = self._max_ulpdu + 2 - len(header), sum(map(len, views))
+        offset = int.from_bytes(header[8:16], "big")
+        index = at = 0
+        while True:
+            payload = min(left, room)
+            left -= payload
+            length = len(header) - 2 + payload
+            header[:2] = length.to_bytes(2, "big")
+            if tagged:
+                header[2] = _LAST_TAGGED & ~ddp.LAST if left else _LAST_TAGGED
+                header[8:16] = (offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
+                offset += payload
+            self.size += length + 9 & ~3
+            self.fpdus += 1
+            if self.size > MOST_BYTES or self.fpdus > MOST_FPDUS:
+                return False
+            self._run += header
+            while payload:
+                part = views[index][at : at + payload]
+                if len(part) <= self._joined:
+                    self._run += part
+                else:
+                    self._end_run()
+                    self._found.append(part)
+                payload -= len(part)
+                at += len(part)
+                if at == len(views[index]):
+                    index, at = index + 1, 0
+            self._run += ZERO_TRAILERS[-(length + 2) & 3]
+            if not left:
+                return True
+
+    def _end_run(self) -> None:
+        if self._run:
+            self._found.append(bytes(self._run))
+            self._run = bytearray()
+
+    def end(self) -> list[Buffer]:
+        """Return the buffers."""
+        self._end_run()
+        return self._found

@@ -3,8 +3,8 @@
 from smbdirect import native
 
 if native.available("smbdirect.providers.iwarp._native"):
-    from smbdirect.providers.iwarp._native import frame, sends
+    from smbdirect.providers.iwarp._native import arrived, cut
 else:
-    from smbdirect.providers.iwarp.frame_calls import frame, sends
+    from smbdirect.providers.iwarp.frame_calls import arrived, cut
 
-__all__ = ["frame", "sends"]
+__all__ = ["arrived", "cut"]

@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from smbdirect.codec import new_record
 from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
 from smbdirect.providers.iwarp import ddp, frame_calls, frames, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
-from smbdirect.providers.iwarp.mpa import Rtr, is_intact
+from smbdirect.providers.iwarp.mpa import Rtr
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.memory import Fault as Refusal
@@ -19,7 +18,7 @@ from smbdirect.providers.memory import Fault as Refusal
 WRITE = rdmap.CONTROL | Opcode.RDMA_WRITE
 RESPONSE = rdmap.CONTROL | Opcode.READ_RESPONSE
 """RDMAP control bytes of Writes and Read Responses."""
-_RECEIVE, _OK = Operation.RECEIVE, Status.OK
+_RECEIVED = Completion, Operation.RECEIVE, Status.OK
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
@@ -121,7 +120,7 @@ class Operations:
         self.regions = regions
         self.rtr: Rtr | None = None
         """What the peer agreed to send first."""
-        self.receives: deque[tuple[memoryview, object]] = deque()
+        self.receives: list[tuple[memoryview, object]] = []
         self.reads: deque[PendingRead] = deque()
         """Our Reads in flight."""
         self.completions: list[Completion] = []
@@ -146,24 +145,35 @@ class Operations:
 
     # -- what is obviously valid ----------------------------------------------------------------------------------
 
-    def receive_sends(self, view: memoryview, start: int, tail: int, crc: bool) -> int:
-        """Receive the consecutive Sends in ``view[start:tail]`` that are whole FPDUs, as most small messages are.
-        Return where the first FPDU begins that is different or not obviously valid: the general path checks it.
-        ``crc``: check the checksums."""
+    def receive_whole(self, view: memoryview, start: int, tail: int, crc: bool) -> int:
+        """Receive the consecutive messages in ``view[start:tail]`` that are whole FPDUs, as most small ones are: Sends,
+        and the responses to our Reads. Return where the first FPDU begins that is different or not obviously valid: the
+        general path checks it. ``crc``: check the checksums."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
-        receives = self.receives
         if crc:
-            start, lengths = frame_calls.sends(view, start, tail, self._send_msn, receives, crc)
+            start, made, size, responses = frame_calls.arrived(
+                view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED, True
+            )
         else:
-            start, lengths = frames.sends(view, start, tail, self._send_msn, receives)
-        for length in lengths:
-            _, context = receives.popleft()
-            self.completions.append(new_record(Completion, (_RECEIVE, _OK, context, length, None)))
-            self.bytes_send += length
-        if lengths:
-            self.fpdus += len(lengths)
-            self._send_msn = self._send_msn + len(lengths) & MSN_MASK
+            start, made, size, responses = frames.arrived(
+                view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED
+            )
+        if made:
+            count = len(made)
+            del self.receives[:count]
+            self.completions += made
+            self.bytes_send += size
+            self.fpdus += count
+            self._send_msn = self._send_msn + count & MSN_MASK
+        if responses:
+            self.fpdus += responses
+            while responses:
+                read = self.reads.popleft()
+                read.received = read.total
+                self.bytes_read += read.total
+                self._on_read_done(read)
+                responses -= 1
         return start
 
     def room_for(self, operation: int, token: int, offset: int) -> tuple[memoryview, int, int] | None:
@@ -195,33 +205,6 @@ class Operations:
         else:
             self.bytes_read += size
             self.reads[0].advance(size)
-
-    def receive_response(self, view: memoryview, start: int, end: int, crc: bool) -> bool:
-        """Receive the Read Response in ``view[start:end]``, one whole FPDU with the last flag, if it is obviously all
-        that the first of our Reads waits for, as most small ones are. Return whether it was. ``crc``: check the
-        checksum."""
-        length, _, operation, token, offset = _TAGGED_FIELDS(view, start)
-        payload = length - ddp.TAGGED_HEADER_SIZE
-        if operation != RESPONSE or not self.reads:
-            return False
-        read = self.reads[0]
-        if (
-            token != read.stag
-            or offset != read.base
-            or payload != read.total
-            or read.received
-            or len(read.segments) != 1
-            or (crc and not is_intact(view, start, end))
-        ):
-            return False
-        start += TAGGED_HEADER.size
-        read.segments[0][:] = view[start : start + payload]
-        self.fpdus += 1
-        self.bytes_read += payload
-        del self.reads[0]
-        read.received = payload
-        self._on_read_done(read)
-        return True
 
     # -- checks -----------------------------------------------------------------------------------------------------
 
@@ -366,7 +349,7 @@ class Operations:
                 raise TerminateError(Fault.CANNOT_INVALIDATE) from None  # RFC 5040 section 5.3
             invalidated = header.invalidate_stag
             self.invalidations += 1
-        _, context = self.receives.popleft()
+        _, context = self.receives.pop(0)
         self.completions.append(Completion(Operation.RECEIVE, Status.OK, context, self._send_offset, invalidated))
         self._send_offset = 0
         self._send_msn = self._send_msn + 1 & MSN_MASK

@@ -132,9 +132,9 @@ class Receiver:
             return self.at_boundary
         full = count == self.room
         if ring is not None and layout is None and self._pending is None:
-            # Mostly these are whole Sends, and nothing else.
+            # Mostly these are whole Sends and Read Responses, and nothing else.
             tail = self._tail + count
-            self._head = self._operations.receive_sends(ring, self._head, tail, self.crc)
+            self._head = self._operations.receive_whole(ring, self._head, tail, self.crc)
             if self._head == tail:
                 if full:
                     self._bulk = False
@@ -247,13 +247,9 @@ class Receiver:
                 if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
                     return
             else:
-                if view[head + 2] == _LAST and operations.receive_response(view, head, head + size, self.crc):
-                    self._head = head + size
-                    continue
-                if tagged:
+                self._head = operations.receive_whole(view, head, tail, self.crc)
+                if self._head == head and tagged:
                     self._head = self._run(view, head, tail)
-                else:
-                    self._head = operations.receive_sends(view, head, tail, self.crc)
                 if self._head > head:
                     continue
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)

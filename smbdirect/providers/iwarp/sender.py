@@ -6,25 +6,25 @@ Only as many FPDUs are cut as the next system calls can send, so a long Read Res
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Operation, Read, WorkRequest
+from smbdirect.providers.base import Operation, Read, Send, WorkRequest, Write
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.chain import (
+from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
+from smbdirect.providers.iwarp.frame_calls import (
     LAST_WRITE,
+    READ_REQUEST_FPDU,
     READ_REQUEST_SIZE,
     SEND,
     SEND_INVALIDATE,
-    Runs,
-    cut,
     read_request,
 )
-from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, TAGGED_WORDS, UNTAGGED_HEADER
+from smbdirect.providers.iwarp.frames import cut
 from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.operations import PendingRead, Posted
 from smbdirect.providers.iwarp.rdmap import Opcode
@@ -36,6 +36,10 @@ _BATCH_BUFFERS = IOV_MAX - 8
 _BATCH_BYTES = 1 << 20
 _SMALL = 512
 """An FPDU of up to this many bytes is joined in one buffer: for the system call, that costs less than several."""
+_JOINED = 8192
+"""Up to this many bytes of payload are copied beside their headers: for the system call, that costs less than a buffer
+of its own."""
+_KINDS = Send, Write, Read
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 _LAST = ddp.LAST | ddp.VERSION
 _LAST_RESPONSE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.READ_RESPONSE) << 32
@@ -192,10 +196,6 @@ class Sender:
         """(stream position of a message's end, the message), for ends after ``_sent``."""
         self._runs: deque[_Run] = deque()
         """Where the FPDUs lie that were cut and not completely sent."""
-        self.chain_reads: list[PendingRead] = []
-        """The Reads of the latest chain."""
-        self._chain_runs: list[Runs] = []
-        """Of each message of the latest chain."""
         self._send_msn = ddp.FIRST_MSN
         self._read_msn = ddp.FIRST_MSN
 
@@ -240,58 +240,58 @@ class Sender:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else self._iov[:IOV_MAX]
 
-    def chain(self, requests: Sequence[WorkRequest], read_of: Callable[[Read], PendingRead]) -> Sequence[Buffer] | None:
-        """Cut ordinary requests while nothing else waits, all of them in one pass. Return what to send, as ``buffers``
-        does. Return None, with nothing changed, for any other requests: they have to be queued.
+    def chain(self, requests: Sequence[WorkRequest], reads: Sequence[PendingRead]) -> tuple[list[Buffer], int] | None:
+        """Cut ordinary requests while nothing else waits, all of them in one pass. Return what to send, and its bytes.
+        Return None, with nothing changed, for any other requests: they have to be queued. ``reads``: of the Reads among
+        them.
 
-        All of it may be taken at once: ``chain_sent``. If not, ``chain_waits``."""
+        The caller sends it at once. If less than all of it is taken, call ``chain_waits``."""
         if (
-            self._iov
-            or self._held
+            self._sent != self._produced
             or self._current is not None
             or self.work
             or self._responses
             or self.crc
             or not self.open
+            or (reads and len(reads) > self.max_reads - len(self._reads))
         ):
             return None
-        left, msns = self.max_reads - len(self._reads), (self._send_msn, self._read_msn)
-        chain = cut(requests, self.max_ulpdu, self.segment, msns, left, read_of)
+        chain = cut(_KINDS, requests, reads, self.max_ulpdu, self.segment, self._send_msn, self._read_msn, _JOINED)
         if chain is None:
             return None
-        self._iov, size, self._chain_runs, reads, fpdus, sends, bytes_send, bytes_write = chain
-        self.chain_reads = reads
+        buffers, size, fpdus, sends, bytes_send, bytes_write = chain
         if reads:
             self._reads.extend(reads)
             self._read_msn = self._read_msn + len(reads) & MSN_MASK
+        self.fpdus += fpdus
+        if sends:
+            self._send_msn = self._send_msn + sends & MSN_MASK
+            self.bytes_send += bytes_send
+        self.bytes_write += bytes_write
+        return buffers, size
+
+    def chain_waits(self, buffers: list[Buffer], size: int, works: Sequence[Posted], count: int) -> None:
+        """Queue a chain of which only ``count`` bytes were taken. ``works`` are its requests."""
+        self._iov = buffers
         self._batch_start = self._sent
         self._batch_end = self._produced = self._sent + size
-        self._send_msn = self._send_msn + sends & MSN_MASK
-        self.fpdus += fpdus
-        self.bytes_send += bytes_send
-        self.bytes_write += bytes_write
-        return self._iov
-
-    def chain_sent(self, count: int) -> bool:
-        """Note that ``count`` bytes of the chain were taken. Return whether that was all of it. If it was not, call
-        ``chain_waits``, then ``sent``."""
-        if self._sent + count != self._batch_end:
-            return False
-        self._sent = self._batch_end
-        self._iov = []
-        return True
-
-    def chain_waits(self, works: Sequence[Posted]) -> None:
-        """Queue the chain: a part of it is not taken yet. ``works`` are its requests."""
-        start = self._sent
-        for work, (full, more, last) in zip(works, self._chain_runs, strict=True):
-            if more:
-                self._runs.append(_Run(start, full, start + full * more))
-                start += full * more
+        start, full, room = self._sent, self.max_ulpdu + 9 & ~3, self.max_ulpdu - ddp.TAGGED_HEADER_SIZE
+        for work in works:
+            if type(work) is not Work or work.read is not None:
+                last = READ_REQUEST_FPDU
+            elif work.operation is Operation.SEND:
+                last = work.total + ddp.UNTAGGED_HEADER_SIZE + 9 & ~3
+            else:
+                more = max(work.total - 1, 0) // room
+                if more:
+                    self._runs.append(_Run(start, full, start + full * more))
+                    start += full * more
+                last = work.total - more * room + ddp.TAGGED_HEADER_SIZE + 9 & ~3
             self._runs.append(_Run(start, last, start + last))
             start += last
             if type(work) is Work and work.read is None:
                 self._ends.append((start, work))
+        self.sent(count)
 
     def sent(self, count: int) -> bool:
         """Note that ``count`` bytes of ``buffers()`` were taken. Return whether the batch was sent completely."""

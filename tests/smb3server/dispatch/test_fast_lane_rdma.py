@@ -28,6 +28,7 @@ from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.rdma.pool import BufferPool, DomainBuffers, PoolBuffer
+from smbdirect.rdma.registrations import Counters
 from tests.lab import harness
 from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab
 from tests.lab.lanes import Lanes, Step, fill_disk
@@ -451,8 +452,10 @@ def test_the_lane_lends_no_more_than_the_user_may_have(lanes: Lanes, monkeypatch
     lent: list[int] = []
     acquire = BufferPool.acquire
 
-    def counting(pool: BufferPool, size: int, home: DomainBuffers | None = None) -> PoolBuffer:
-        buffer = acquire(pool, size, home)
+    def counting(
+        pool: BufferPool, size: int, home: DomainBuffers | None = None, counters: Counters | None = None
+    ) -> PoolBuffer:
+        buffer = acquire(pool, size, home, counters)
         if size == 80_000:
             lent.append(pool.lent)
         return buffer

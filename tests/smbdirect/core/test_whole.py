@@ -48,7 +48,7 @@ def test_both_ways_agree() -> None:
         for _ in range(chance.randrange(1, 5)):
             message = memoryview(bytearray(a_message(chance, short)))
             before = state(short)
-            found = short.core.receive_whole(message, short.now)
+            found = short.core.receive_whole(message, len(message), short.now)
             try:
                 event = general.core.receive_message(message, general.now)
             except ProtocolError:
@@ -70,7 +70,7 @@ def test_both_ways_agree() -> None:
 
 @pytest.mark.parametrize("message", [data(b"x", remaining=5), data(b""), data(b"x")[:20], b""])
 def test_what_is_no_whole_message(message: bytes) -> None:
-    assert pair()[0].core.receive_whole(memoryview(message), 2000.0) is None
+    assert pair()[0].core.receive_whole(memoryview(message), len(message), 2000.0) is None
 
 
 def test_what_makes_a_whole_message_unusual() -> None:
@@ -78,8 +78,8 @@ def test_what_makes_a_whole_message_unusual() -> None:
     for name, value in (("role", Role.CLOSED), ("invalidated_token", 7), ("max_message_size", 0)):
         subject = pair()[0]
         setattr(subject.core, name, value)
-        assert subject.core.receive_whole(message, 2000.0) is None
+        assert subject.core.receive_whole(message, len(message), 2000.0) is None
     subject = pair()[0]
     subject.receive(data(b"x", remaining=1))
-    assert subject.core.receive_whole(message, 2000.0) is None
-    assert acceptor().core.receive_whole(message, 2000.0) is None
+    assert subject.core.receive_whole(message, len(message), 2000.0) is None
+    assert acceptor().core.receive_whole(message, len(message), 2000.0) is None

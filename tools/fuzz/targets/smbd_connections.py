@@ -52,7 +52,7 @@ def _drive(core: Connection, messages: list[bytes]) -> None:
                 core.handle_timer(now)
         else:
             received = memoryview(bytearray(message[1:]))
-            if core.receive_whole(received, now) is None:
+            if core.receive_whole(received, len(received), now) is None:
                 _receive(core, received, now)
         _pump(core, now)
         if core.credits.send_credits < 0 or core.credits.receive_credits < 0:
