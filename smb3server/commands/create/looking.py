@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import functools
+import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -74,9 +75,12 @@ _ABOUT_THE_FILE = frozenset((contexts.MAXIMAL_ACCESS, contexts.QUERY_ON_DISK_ID)
 _LONGEST_CONTEXTS = 128
 """Bytes of create contexts up to which they are decoded once for all requests that have the same."""
 _NONE: Mapping[bytes, Any] = {}
-_CREATE, _CREATE_END = CREATE_REQUEST.fields_from, CREATE_REQUEST.end
-_QUERY, _QUERY_END = QUERY_INFO_REQUEST.fields_from, QUERY_INFO_REQUEST.end
-_CLOSE, _CLOSE_END = CLOSE_REQUEST.fields_from, CLOSE_REQUEST.end
+_CREATE_END, _QUERY_END, _CLOSE_END = CREATE_REQUEST.end, QUERY_INFO_REQUEST.end, CLOSE_REQUEST.end
+_CREATE = struct.Struct(f"{CREATE_REQUEST.size}s")
+_QUERY = struct.Struct("16s")
+"""A QUERY_INFO up to InputBufferLength. What follows matters only for levels that take input."""
+_CLOSE = struct.Struct("<HH")
+"""StructureSize and Flags."""
 Moved = tuple[Buffer, int]
 """Body and status of the response to the second request."""
 _READ, _QUERY_INFO = int(Command.READ), int(Command.QUERY_INFO)
@@ -86,17 +90,21 @@ _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 
 
 class _Asked(NamedTuple):
-    """What the three requests ask for."""
+    """What the fixed parts of the three requests ask for."""
 
-    name: str
     fields: _Fields
-    contexts: Mapping[bytes, Any]
     level: FileLevel | None
     """The information level that is asked for. None: the command in between is READ or WRITE."""
     longest: int
     """Bytes of the information that the client takes."""
     after_close: int
     """Whether the response to the CLOSE has attributes."""
+    name_at: int
+    """Where the name is in the CREATE: in its buffer, if it ends before the message does."""
+    name_end: int
+    contexts_at: int
+    """Where the create contexts are, in the same way. Both are 0 if there are none."""
+    contexts_end: int
 
 
 class _Fields(NamedTuple):
@@ -156,21 +164,20 @@ def _level(kind: int, number: int, longest: int, access: int, dialect: int) -> F
     return level
 
 
-def _asked(requests: Requests, dialect: int) -> _Asked | None:
-    """Return what the requests ask for. None if it is not an ordinary look."""
-    create, between, closing = requests
-    if len(create) < _CREATE_END or len(closing) < _CLOSE_END:
-        return None
+@functools.lru_cache(maxsize=1024)
+def _asked(create: bytes, query: bytes, close_size: int, close_flags: int, dialect: int) -> _Asked | None:
+    """Return what the fixed parts of the requests ask for. None if it is not an ordinary look. The answer depends on
+    nothing else, and a client asks alike for all files whose names have one length.
+
+    ``query``: that of the QUERY_INFO; b"" if the command in between is READ or WRITE."""
     size, _, oplock, impersonation, _, _, access, attributes, sharing, disposition, options, at, length, more, area = (
-        _CREATE(create, HEADER_SIZE)
+        CREATE_REQUEST.fields_from(create)
     )
-    close_size, flags, *_ = _CLOSE(closing, HEADER_SIZE)
     fields = _fields(oplock, impersonation, access, attributes, sharing, disposition, options)
     level, longest = None, 0
-    if between[_COMMAND] == _QUERY_INFO:
-        if len(between) < _QUERY_END:
-            return None
-        query_size, kind, number, longest, _, _, has_input, *_ = _QUERY(between, HEADER_SIZE)
+    if query:
+        record = QUERY_INFO_REQUEST.fields_from(query.ljust(QUERY_INFO_REQUEST.size, b"\0"))
+        query_size, kind, number, longest, _, _, has_input, *_ = record
         level = _level(kind, number, longest, access, dialect)
         if level is None or has_input or query_size != 41:
             return None
@@ -179,20 +186,37 @@ def _asked(requests: Requests, dialect: int) -> _Asked | None:
         or size != 57
         or close_size != 24
         or length & 1
-        or (length and (at < _CREATE_END or at + length > len(create)))
+        or (length and at < _CREATE_END)
+        or (area and (area > _LONGEST_CONTEXTS or more & 7 or more < _CREATE_END))
     ):
         return None
-    asked = _NONE
-    if area:
-        if area > _LONGEST_CONTEXTS or more & 7 or more < _CREATE_END or more + area > len(create):
+    name = (at, at + length) if length else (0, 0)
+    about = (more, more + area) if area else (0, 0)
+    return _Asked(fields, level, longest, close_flags & POSTQUERY_ATTRIB, *name, *about)
+
+
+def _read(requests: Requests, dialect: int) -> tuple[_Asked, str, Mapping[bytes, Any]] | None:
+    """Return what the requests ask for, the name, and what the create contexts ask about the file. None if it is not an
+    ordinary look."""
+    create, between, closing = requests
+    if len(create) < _CREATE_END or len(closing) < _CLOSE_END:
+        return None
+    query = b""
+    if between[_COMMAND] == _QUERY_INFO:
+        if len(between) < _QUERY_END:
             return None
-        found = _contexts(bytes(create[more : more + area]), dialect)
-        if found is None:
+        (query,) = _QUERY.unpack_from(between, HEADER_SIZE)
+    (fixed,) = _CREATE.unpack_from(create, HEADER_SIZE)
+    asked = _asked(fixed, query, *_CLOSE.unpack_from(closing, HEADER_SIZE), dialect)
+    if asked is None or asked.name_end > len(create) or asked.contexts_end > len(create):
+        return None
+    wishes: Mapping[bytes, Any] | None = _NONE
+    if asked.contexts_end:
+        wishes = _contexts(bytes(create[asked.contexts_at : asked.contexts_end]), dialect)
+        if wishes is None:
             return None
-        asked = found
-    name = codecs.utf_16_le_decode(create[at : at + length], "surrogatepass", True)[0] if length else ""
-    made: _Asked = new_record(_Asked, (name, fields, asked, level, longest, flags & POSTQUERY_ATTRIB))
-    return made
+    name = codecs.utf_16_le_decode(create[asked.name_at : asked.name_end], "surrogatepass", True)[0]
+    return asked, name, wishes
 
 
 def look(
@@ -213,14 +237,16 @@ def look(
         or len(session.open_table) >= server.settings.max_opens
     ):
         return None
-    asked = _asked(requests, connection.dialect)
-    if asked is None or asked.name.startswith(("@", "$")):
+    understood = _read(requests, connection.dialect)
+    if understood is None:
         return None
-    path = split_plain(asked.name) if asked.name else ()
+    (fields, level, longest, after_close, *_), name, wishes = understood
+    if name.startswith(("@", "$")):
+        return None
+    path = split_plain(name) if name else ()
     usage = session.usage
     if path is None or (usage is not None and not server.ceilings.admits(usage, len(opens.by_id), opens.limit)):
         return None
-    _, fields, wishes, level, longest, after_close = asked
     caller = caller_of(session, tree, server.accounts)
     handle: Handle | None = None
     backend.defer_reading = True
