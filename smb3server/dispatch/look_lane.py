@@ -28,11 +28,12 @@ from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_O
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
+    from smb3server.backends.base import Path
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.measuring import Measuring, Start
     from smb3server.dispatch.parking import Parking
     from smb3server.dispatch.request import Handler, Host
-    from smb3server.state.objects import Connection, Open, Session, TreeConnect
+    from smb3server.state.objects import Connection, Session, TreeConnect
     from smbdirect.message_transport import InboundMessage
 
 _CREATE, _CLOSE = int(Command.CREATE), int(Command.CLOSE)
@@ -56,8 +57,8 @@ _PADDING = tuple(bytes(n) for n in range(8))
 
 Requests = tuple[memoryview, memoryview, memoryview]
 """The three requests with their headers."""
-Seen = tuple["Open", Buffer, Buffer, Buffer, int]
-"""The open that nobody saw, the bodies of the three responses, and the status of the second."""
+Seen = tuple["Path", Buffer, Buffer, Buffer, int]
+"""The path of the open that nobody saw, the bodies of the three responses, and the status of the second."""
 _HEAD = struct.Struct("<20sIQ")
 """A header up to its MessageId: what ``_shape`` looks at, NextCommand, and the MessageId."""
 _IDS = struct.Struct("<IQ")

@@ -95,10 +95,11 @@ class CommandSequenceWindow:
         low, high = self.low, self.high
         for requested, charge in wishes:
             low += charge
-            available = high - low
-            count = min(requested or 1, limit - available)
-            if count <= 0:
-                count = 0 if available > 0 else 1
+            count = requested or 1
+            if count > limit - high + low:
+                count = limit - high + low
+                if count <= 0:
+                    count = 0 if high > low else 1
             high += count
             granted.append(count)
         self.beyond_one += low - self.low - len(granted)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import codecs
 import functools
 import struct
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from smb3server.access import decide, masks
-from smb3server.backends.base import FileInfo, FolderNotRead, Handle, Kind, OpenRequest
+from smb3server.access.caller import Caller
+from smb3server.backends.base import Backend, Described, FileInfo, FolderNotRead, Kind, OpenRequest, Path
 from smb3server.backends.names import split_plain
 from smb3server.commands import close, read, write
 from smb3server.commands.create import checks, describing, handler, registry
@@ -84,6 +86,8 @@ _CLOSE = struct.Struct("<HH")
 Moved = tuple[Buffer, int]
 """Body and status of the response to the second request."""
 _READ, _QUERY_INFO = int(Command.READ), int(Command.QUERY_INFO)
+_FILE_ID, _FILE_ID_AT = struct.Struct("<QQ"), 64
+"""The FileId and its offset in the body of a response to CREATE."""
 _COMMAND = 12
 """Offset of the command in a header. Its high byte is 0."""
 _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
@@ -219,6 +223,23 @@ def _read(requests: Requests, dialect: int) -> tuple[_Asked, str, Mapping[bytes,
     return asked, name, wishes
 
 
+class _Asking(NamedTuple):
+    """Who asks for what."""
+
+    host: Host
+    connection: Connection
+    session: Session
+    tree: TreeConnect
+    sequence: int
+    requests: Requests
+    backend: Backend
+    caller: Caller
+    asked: _Asked
+    path: Path
+    wishes: Mapping[bytes, Any]
+    """What the create contexts ask about the file."""
+
+
 def look(
     host: Host, connection: Connection, session: Session, tree: TreeConnect, sequence: int, requests: Requests
 ) -> Seen | None:
@@ -240,7 +261,7 @@ def look(
     understood = _read(requests, connection.dialect)
     if understood is None:
         return None
-    (fields, level, longest, after_close, *_), name, wishes = understood
+    asked, name, wishes = understood
     if name.startswith(("@", "$")):
         return None
     path = split_plain(name) if name else ()
@@ -248,85 +269,161 @@ def look(
     if path is None or (usage is not None and not server.ceilings.admits(usage, len(opens.by_id), opens.limit)):
         return None
     caller = caller_of(session, tree, server.accounts)
-    handle: Handle | None = None
+    asking: _Asking = new_record(
+        _Asking,
+        (host, connection, session, tree, sequence, requests, backend, caller, asked, path, wishes),
+    )
+    fields = asked.fields
     backend.defer_reading = True
     try:
         decide.check_share(fields.wanted, caller.share)
-        if fields.reads or fields.writes:
-            request = OpenRequest(
-                path,
-                read=fields.reads,
-                write=fields.writes,
-                directory=fields.directory,
-                open_reparse_point=not fields.follow,
-                user=caller.user,
-            )
-            handle, found, _, on_disk = backend.open_described(request)
-        else:
-            found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
-        info = found.info
-        is_directory = info.kind is _DIRECTORY
-        if (
-            (fields.follow and info.reparse_tag == attr.TAG_SYMLINK)
-            or (is_directory and handle is not None)
-            or server.file_table.find(info.key) is not None
-        ):
-            return None
-        maximal = caller.rights_on(backend, path, found)
-        granted = decide.grant_existing(fields.wanted, maximal, 0 if is_directory or backend.posix else info.attributes)
-        opened = Open(
-            opens.new_file_id(),
-            session,
-            tree,
-            path,
-            store=backend,
-            granted_access=granted,
-            maximal_access=maximal,
-            share_access=fields.share_access,
-            desired_access=fields.access,
-            create_options=fields.options,
-            is_directory=is_directory,
-            max_offset=backend.max_file_size,
-            lacks_archive=not info.attributes & _ARCHIVE_OR_FOLDER,
-        )
-        if handle is not None:
-            opened.usage, opened.file = usage, server.file_table.alone
-            opened.use_handle(handle)
-        shown = presentation.shown(opened, info, on_disk)
-        after: FileInfo = shown
-        if level is not None:
-            output = level.encode(opened, new_record(Fresh, (opened, shown, on_disk)))
-            if len(output) > longest:
-                return None
-            moved: Moved = (build_output_response(len(output)) + output, 0)
-        else:
-            done = _move_data(connection, session, tree, sequence, requests[1], opened)
-            if done is None:
-                return None
-            moved = done
-            if after_close and handle is not None:
-                after = presentation.shown(opened, handle.info())
+        return _moving(asking) if fields.reads or fields.writes else _describing(asking)
     except (OSError, StatusError, FolderNotRead):
         # The general way finds out what the client is told.
         return None
     finally:
         backend.defer_reading = False
-        if handle is not None:
-            handle.close()
-    answers = describing.answers_to(wishes, opened, shown, backend) if wishes else ()
-    return (
-        opened,
-        pack_response(describing.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, connection.dialect), answers),
-        moved[0],
-        close.response(after) if after_close else close.NO_ATTRIBUTES,
-        moved[1],
+
+
+class _Known(NamedTuple):
+    """What was answered about a file without its data. All of it follows from the other fields."""
+
+    found: Described
+    """What the store had found. It finds the same object as long as the file has not changed (``KeptAttributes``)."""
+    asked: _Asked
+    circumstances: tuple[Any, ...]
+    """See ``_describing``."""
+    create: tuple[bytes, bytes]
+    """The body of the response to the CREATE before and behind the FileId."""
+    information: bytes
+    closing: bytes
+
+
+_MOST_KNOWN = 4096
+_known: OrderedDict[tuple[int, int], _Known] = OrderedDict()
+"""By the ids of ``found`` and ``asked``, which are alive as long as the entry is there."""
+
+
+def _describing(asking: _Asking) -> Seen | None:
+    """Answer a look that asks about the file alone. Raises as ``Backend.look``, and ``StatusError``."""
+    host, _, _, tree, _, _, backend, caller, asked, path, wishes = asking
+    fields, share = asked.fields, tree.share
+    found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
+    if _concerns_others(host, fields, found):
+        return None
+    key = id(found), id(asked)
+    circumstances = share.hides, backend.posix, backend.volume_serial, caller, path, on_disk, wishes
+    known = _known.get(key)
+    if known is not None and known.circumstances == circumstances:
+        before, behind = known.create
+        file_id = _FILE_ID.pack(*host.server.opens.new_file_id())
+        return path, b"".join((before, file_id, behind)), known.information, known.closing, 0
+    opened = _open(asking, found)
+    shown = presentation.shown(opened, found.info, on_disk)
+    if asked.level is None:
+        # It fails: the open has no right to data.
+        return None
+    information = _information(asking, opened, shown, on_disk)
+    if information is None:
+        return None
+    created, closing = _created(asking, opened, shown), _closed(asked, shown)
+    if not (path and caller.needs_folder(found)):
+        parts = created[:_FILE_ID_AT], created[_FILE_ID_AT + _FILE_ID.size :]
+        _known[key] = _Known(found, asked, circumstances, parts, information, closing)
+        if len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+    return path, created, information, closing, 0
+
+
+def _moving(asking: _Asking) -> Seen | None:
+    """Answer a look with the right to the file's data, which it may read or write. Raises as ``_describing``."""
+    host, _, session, _, _, _, backend, caller, asked, path, _ = asking
+    fields = asked.fields
+    request = OpenRequest(
+        path,
+        read=fields.reads,
+        write=fields.writes,
+        directory=fields.directory,
+        open_reparse_point=not fields.follow,
+        user=caller.user,
+    )
+    handle, found, _, on_disk = backend.open_described(request)
+    try:
+        if handle.kind is _DIRECTORY or _concerns_others(host, fields, found):
+            return None
+        opened = _open(asking, found)
+        opened.usage, opened.file = session.usage, host.server.file_table.alone
+        opened.use_handle(handle)
+        shown = presentation.shown(opened, found.info, on_disk)
+        after: FileInfo = shown
+        if asked.level is not None:
+            information = _information(asking, opened, shown, on_disk)
+            moved = (information, 0) if information is not None else None
+        else:
+            moved = _move_data(asking, opened)
+            if moved is not None and asked.after_close:
+                after = presentation.shown(opened, handle.info())
+    finally:
+        handle.close()
+    if moved is None:
+        return None
+    return path, _created(asking, opened, shown), moved[0], _closed(asked, after), moved[1]
+
+
+def _concerns_others(host: Host, fields: _Fields, found: Described) -> bool:
+    """Return whether somebody has the file open, or a symbolic link leads away from it."""
+    info = found.info
+    return (fields.follow and info.reparse_tag == attr.TAG_SYMLINK) or host.server.file_table.find(info.key) is not None
+
+
+def _open(asking: _Asking, found: Described) -> Open:
+    """Return the open that nobody sees. Raises ``StatusError`` if the user may not open the file so."""
+    host, _, session, tree, _, _, backend, caller, asked, path, _ = asking
+    fields, info = asked.fields, found.info
+    is_directory = info.kind is _DIRECTORY
+    maximal = caller.rights_on(backend, path, found)
+    granted = decide.grant_existing(fields.wanted, maximal, 0 if is_directory or backend.posix else info.attributes)
+    return Open(
+        host.server.opens.new_file_id(),
+        session,
+        tree,
+        path,
+        store=backend,
+        granted_access=granted,
+        maximal_access=maximal,
+        share_access=fields.share_access,
+        desired_access=fields.access,
+        create_options=fields.options,
+        is_directory=is_directory,
+        max_offset=backend.max_file_size,
+        lacks_archive=not info.attributes & _ARCHIVE_OR_FOLDER,
     )
 
 
-def _move_data(
-    connection: Connection, session: Session, tree: TreeConnect, sequence: int, message: memoryview, opened: Open
-) -> Moved | None:
+def _information(asking: _Asking, opened: Open, shown: FileInfo, on_disk: Path | None) -> bytes | None:
+    """Return the body of the response to the QUERY_INFO. None: the client does not take all of it."""
+    level = asking.asked.level
+    assert level is not None
+    output = level.encode(opened, new_record(Fresh, (opened, shown, on_disk)))
+    return build_output_response(len(output)) + output if len(output) <= asking.asked.longest else None
+
+
+def _created(asking: _Asking, opened: Open, shown: FileInfo) -> bytes:
+    """Return the body of the response to the CREATE."""
+    wishes = asking.wishes
+    answers = describing.answers_to(wishes, opened, shown, asking.backend) if wishes else ()
+    fixed = describing.fixed_part(opened, shown, _NO_OPLOCK, _OPENED, asking.connection.dialect)
+    return pack_response(fixed, answers)
+
+
+def _closed(asked: _Asked, shown: FileInfo) -> bytes:
+    """Return the body of the response to the CLOSE."""
+    return close.response(shown) if asked.after_close else close.NO_ATTRIBUTES
+
+
+def _move_data(asking: _Asking, opened: Open) -> Moved | None:
     """Do a READ or WRITE as its short form does, and count its data. None: the general way has to do it."""
+    _, connection, session, tree, sequence, (_, message, _), *_ = asking
     if message[_COMMAND] == _READ:
         found = read.look(connection, session, tree, sequence, message, opened)
     elif tree.share.rules.delayed_write_times:
