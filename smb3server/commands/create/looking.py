@@ -300,8 +300,8 @@ class _Known(NamedTuple):
 
 
 _MOST_KNOWN = 4096
-_known: OrderedDict[tuple[int, int], _Known] = OrderedDict()
-"""By the ids of ``found`` and ``asked``, which are alive as long as the entry is there."""
+_known: OrderedDict[tuple[int, int, int], _Known] = OrderedDict()
+"""By the ids of what was found, of what was asked, and of what the contexts asked. The entry keeps these alive."""
 
 
 def _describing(asking: _Asking) -> Seen | None:
@@ -311,7 +311,7 @@ def _describing(asking: _Asking) -> Seen | None:
     found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
     if _concerns_others(host, fields, found):
         return None
-    key = id(found), id(asked)
+    key = id(found), id(asked), id(wishes)
     circumstances = share.hides, backend.posix, backend.volume_serial, caller, path, on_disk, wishes
     known = _known.get(key)
     if known is not None and known.circumstances == circumstances:
