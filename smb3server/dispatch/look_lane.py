@@ -53,17 +53,17 @@ _OVERHEAD = 128
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_REPLY
 """Bytes of unsent replies up to which these do not have to report that they are sent (``Dispatcher._flush``)."""
 _NEVER: Start = (0.0, 0.0)
-_PADDING = tuple(bytes(n) for n in range(8))
 
 Requests = tuple[memoryview, memoryview, memoryview]
 """The three requests with their headers."""
-Seen = tuple["Path", Buffer, Buffer, Buffer, int]
+Seen = tuple["Path", bytes, bytes, bytes, int]
 """The path of the open that nobody saw, the bodies of the three responses, and the status of the second."""
 _HEAD = struct.Struct("<20sIQ")
 """A header up to its MessageId: what ``_shape`` looks at, NextCommand, and the MessageId."""
 _IDS = struct.Struct("<IQ")
 """TreeId and SessionId, at ``_IDS_AT``."""
 _IDS_AT = 36
+_CREDITS_AT, _MESSAGE_ID_AT = 14, 24
 
 
 class Shape(NamedTuple):
@@ -110,6 +110,37 @@ def _shape(heads: tuple[bytes, bytes, bytes], multi_credit: bool) -> Shape | Non
         wishes.append((credits, cost))
         replies.append((charge, code, _REPLY | flags & ECHOED_FLAGS, number < 2))
     return Shape(_three(codes), _three(costs), sum(costs), tuple(wishes), signed, sequence, tuple(replies))
+
+
+class _Layout(NamedTuple):
+    """How the three replies lie in one message, each at a multiple of eight bytes. [MS-SMB2 3.3.4.1.3]"""
+
+    pack: Callable[..., bytes]
+    """Takes for each reply head, credits, tail, MessageId, TreeId, SessionId and body."""
+    heads: tuple[bytes, ...]
+    """What a header has before its credits."""
+    tails: tuple[bytes, ...]
+    """What it has between credits and MessageId."""
+    parts: tuple[slice, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout(replies: tuple[tuple[int, int, int, bool], ...], status: int, *lengths: int) -> _Layout:
+    """Return the layout of replies. ``status``: that of the second. ``lengths``: those of their bodies."""
+    form, start, heads, tails, parts = "<", 0, [], [], []
+    for (charge, command, flags, more), reply_status, body in zip(replies, (0, status, 0), lengths, strict=True):
+        length = HEADER_SIZE + body
+        padding = -length & 7
+        following = length + padding if more else 0
+        packed = REPLY_HEADER.pack(
+            PROTOCOL_ID, HEADER_SIZE, charge, reply_status, command, 0, flags, following, 0, 0, 0
+        )
+        heads.append(packed[:_CREDITS_AT])
+        tails.append(packed[_CREDITS_AT + 2 : _MESSAGE_ID_AT])
+        form += f"{_CREDITS_AT}sH{_MESSAGE_ID_AT - _CREDITS_AT - 2}sQQQ16x{body}s{padding}x"
+        parts.append(slice(start, start + length + padding))
+        start += length + padding
+    return _Layout(struct.Struct(form).pack, tuple(heads), tuple(tails), tuple(parts))
 
 
 def _three(numbers: list[int]) -> tuple[int, int, int]:
@@ -243,40 +274,49 @@ class LookLane:
     ) -> None:
         """Send the three responses in one message, signed or encrypted as the requests were."""
         connection = self._connection
-        granted = connection.command_sequence_window.grant_each(shape.wishes, connection.credit_limit, message_id)
-        target, session_id = tree.tree_id << 32, tree.session.session_id
-        replies: list[Buffer] = []
-        for (charge, command, flags, more), credits, cost, body, status in zip(
-            shape.replies, granted, shape.costs, seen[1:4], (0, seen[4], 0), strict=True
-        ):
-            length = HEADER_SIZE + len(body)
-            padding = -length & 7
-            packed = REPLY_HEADER.pack(
-                PROTOCOL_ID,
-                HEADER_SIZE,
-                charge,
-                status,
-                command,
-                credits,
-                flags,
-                length + padding if more else 0,
-                message_id,
-                target,
-                session_id,
-            )
-            if signer is None:
-                replies += (packed, body, _PADDING[padding]) if padding else (packed, body)
-            else:
-                part = bytearray().join((packed, body, _PADDING[padding]))
-                sign_reply(part, (part,), signer, message_id)
-                replies.append(part)
-            message_id += cost
+        first, second, third = connection.command_sequence_window.grant_each(
+            shape.wishes, connection.credit_limit, message_id
+        )
+        _, create, between, closing, status = seen
+        layout = _layout(shape.replies, status, len(create), len(between), len(closing))
+        heads, tails, target, session_id = layout.heads, layout.tails, tree.tree_id << 32, tree.session.session_id
+        second_id = message_id + shape.costs[0]
+        third_id = second_id + shape.costs[1]
+        message: Buffer = layout.pack(
+            heads[0],
+            first,
+            tails[0],
+            message_id,
+            target,
+            session_id,
+            create,
+            heads[1],
+            second,
+            tails[1],
+            second_id,
+            target,
+            session_id,
+            between,
+            heads[2],
+            third,
+            tails[2],
+            third_id,
+            target,
+            session_id,
+            closing,
+        )
         transport = connection.transport
-        if cipher_session is not None and cipher_session.cipher is not None:
-            sealed, release = seal(replies, cipher_session.cipher, transport.acquire)
+        if signer is not None:
+            replies = memoryview(bytearray(message))
+            for part, number in zip(layout.parts, (message_id, second_id, third_id), strict=True):
+                reply = replies[part]
+                sign_reply(reply, (reply,), signer, number)
+            transport.send((replies,))
+        elif cipher_session is not None and cipher_session.cipher is not None:
+            sealed, release = seal((message,), cipher_session.cipher, transport.acquire)
             transport.send((sealed,), None, release)
         else:
-            transport.send((b"".join(replies),))
+            transport.send((message,))
 
 
 def _restore(parts: Requests, signatures: list[bytes]) -> None:

@@ -51,7 +51,7 @@ from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import QUERY_INFO_REQUEST, InfoType, build_output_response
 from smb3server.wire.status import StatusError
-from smbdirect.codec import Buffer, new_record
+from smbdirect.codec import new_record
 from smbdirect.errors import DecodeError
 
 _READS, _WRITES = int(Access.READ_DATA | Access.EXECUTE), masks.WRITES_DATA
@@ -83,7 +83,7 @@ _QUERY = struct.Struct("16s")
 """A QUERY_INFO up to InputBufferLength. What follows matters only for levels that take input."""
 _CLOSE = struct.Struct("<HH")
 """StructureSize and Flags."""
-Moved = tuple[Buffer, int]
+Moved = tuple[bytes, int]
 """Body and status of the response to the second request."""
 _READ, _QUERY_INFO = int(Command.READ), int(Command.QUERY_INFO)
 _FILE_ID, _FILE_ID_AT = struct.Struct("<QQ"), 64
