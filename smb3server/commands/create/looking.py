@@ -214,11 +214,10 @@ def _read(requests: Requests, dialect: int) -> tuple[_Asked, str, Mapping[bytes,
     asked = _asked(fixed, query, *_CLOSE.unpack_from(closing, HEADER_SIZE), dialect)
     if asked is None or asked.name_end > len(create) or asked.contexts_end > len(create):
         return None
-    wishes: Mapping[bytes, Any] | None = _NONE
-    if asked.contexts_end:
-        wishes = _contexts(bytes(create[asked.contexts_at : asked.contexts_end]), dialect)
-        if wishes is None:
-            return None
+    area = bytes(create[asked.contexts_at : asked.contexts_end]) if asked.contexts_end else b""
+    wishes = _contexts(area, dialect) if area else _NONE
+    if wishes is None:
+        return None
     name = codecs.utf_16_le_decode(create[asked.name_at : asked.name_end], "surrogatepass", True)[0]
     return asked, name, wishes
 
