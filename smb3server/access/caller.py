@@ -53,6 +53,10 @@ class Caller(NamedTuple):
             own = decide.with_parent(own, self._descriptor_of(backend, path[:-1]))
         return own & (self.share | self.for_backup & _SYSTEM_SECURITY)
 
+    def needs_folder(self, found: Described) -> bool:
+        """Return whether ``rights_on`` looks at the descriptor of the file's folder as well."""
+        return decide.depends_on_parent(self.rights_in(found))
+
     def rights_in(self, found: Described) -> int:
         """Return the maximal access to a folder, without the rights that its parent folder adds.
 

@@ -39,7 +39,7 @@ class Sealer(Protocol):
 S = TypeVar("S", bound=Sealer)
 
 
-def sign_reply(header: bytearray, message: Sequence[Buffer], signer: Signer, message_id: int) -> None:
+def sign_reply(header: bytearray | memoryview, message: Sequence[Buffer], signer: Signer, message_id: int) -> None:
     """Sign a message of the server. ``header`` is the first segment of ``message`` or begins with it. [MS-SMB2
     3.1.4.1]"""
     header[16] |= _SIGNED

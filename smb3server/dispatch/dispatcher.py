@@ -48,6 +48,7 @@ _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
 _CANCEL = int(Command.CANCEL)
 _CREATE = int(Command.CREATE)
+_TRANSFORM = TRANSFORM_PROTOCOL_ID[0]
 _TREE_CONNECT = int(Command.TREE_CONNECT)
 _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
@@ -114,7 +115,7 @@ class Dispatcher:
         cipher_session: Session | None = None
         try:
             if len(view) >= HEADER_SIZE:
-                if view[:4] == TRANSFORM_PROTOCOL_ID:
+                if view[0] == _TRANSFORM and view[:4] == TRANSFORM_PROTOCOL_ID:
                     view, cipher_session = self._unwrapping.decrypt(view)
                 # More commands follow if NextCommand is not 0. It is a multiple of eight.
                 if not (view[20] or view[21]):

@@ -213,7 +213,7 @@ class FastLane:
                 self._settle(request, body, remote, observer, start)
             return True
         if observer is not None:
-            observer.answered(command, connection, tree, opened, start)
+            observer.answered(command, connection, tree, opened.path if opened is not None else (), start)
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,

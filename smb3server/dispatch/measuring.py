@@ -24,10 +24,11 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
+    from smb3server.backends.base import Path
     from smb3server.dispatch.fetch import Fetch
     from smb3server.dispatch.request import Request, Response
     from smb3server.dispatch.watchdog import Watchdog
-    from smb3server.state.objects import Connection, Open, TreeConnect
+    from smb3server.state.objects import Connection, TreeConnect
 
 requests_log = logging.getLogger("smb3server.files.requests")
 """One line for each request, at the level debug."""
@@ -105,12 +106,12 @@ class Observer:
         command: int,
         connection: Connection,
         tree: TreeConnect | None,
-        opened: Open | None,
+        path: Path,
         start: Start,
         status: int = 0,
     ) -> None:
-        """Note that a request was answered in the turn in which its work began."""
-        path = opened.path if opened is not None else ()
+        """Note that a request was answered in the turn in which its work began. ``path``: that of its open, if it has
+        one."""
         if self._watchdog is not None:
             self._watchdog.finished(command, connection.client_name, lambda: path, start)
         self._note(command, connection, tree, path, start[0], status)

@@ -51,6 +51,8 @@ READS_PER_TURN = 4
 _JOINED = 256
 """A first segment of at most this many bytes is sent in one piece with the length before it: a copy costs less than a
 further buffer in the system call."""
+_AT_ONCE = 16384
+"""Bytes of a message up to which it is copied behind its length, to be sent at once."""
 # Looking up the member of an enumeration takes longer than comparing it, and these are compared for each message.
 _OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 
@@ -103,6 +105,16 @@ class Sender:
         if on_sent is not None:
             self.marks.append((self._bytes_queued, on_sent))
         return length
+
+    def begun(self, framed: bytes, count: int) -> int:
+        """Queue one message with its length, of which ``count`` bytes were sent, behind nothing. Return how many are
+        left."""
+        self._bytes_queued += len(framed)
+        self.bytes_sent += count
+        left = len(framed) - count
+        if left:
+            self.queue.append(memoryview(framed)[count:])
+        return left
 
     def sent(self, count: int) -> None:
         """Note that ``count`` bytes of ``queue`` were sent."""
@@ -426,6 +438,12 @@ class TcpTransport:
             if on_sent is not None:
                 on_sent()
             return
+        if not self.pending_send_bytes and len(segments) == 1 and on_sent is None and data is None:
+            receiver, message = self._receiver, segments[0]
+            # Nothing is behind the message that is being delivered, so no other answer can go with this one.
+            if self._corked and 0 < receiver.end == receiver.start and len(message) <= _AT_ONCE and not self._at_end:
+                self._send_at_once(message)
+                return
         self.pending_send_bytes += self._sender.add(segments, on_sent, data)
         if data is not None:
             self.takes_file = len(self._sender.files) < MAX_FILES
@@ -434,6 +452,18 @@ class TcpTransport:
         if self.pending_send_bytes > self._high_water and not self._throttled:
             self._throttled = True
             self._update_reading()
+
+    def _send_at_once(self, message: Buffer) -> None:
+        """Send a message while nothing is unsent. What the socket does not accept is sent at the end of the turn."""
+        framed = b"".join((LENGTH.pack(len(message)), message))
+        try:
+            count = self._socket.send(framed)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError as error:
+            self._finish(error)
+            return
+        self.pending_send_bytes = self._sender.begun(framed, count)
 
     def _flush(self) -> None:
         """Send as much as the socket accepts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -80,3 +81,27 @@ class CommandSequenceWindow:
                 count = 1
         self.high += count
         return count
+
+    def grant_each(self, wishes: Iterable[tuple[int, int]], limit: int, message_id: int) -> list[int]:
+        """Do ``grant`` for the requests of one message, whose identifiers follow each other from ``message_id`` on.
+
+        ``wishes``: how many credits each asks for, and its charge."""
+        granted: list[int] = []
+        if message_id != self.low or self.used:
+            for requested, charge in wishes:
+                granted.append(self.grant(requested, limit, message_id, charge))
+                message_id += charge
+            return granted
+        low, high = self.low, self.high
+        for requested, charge in wishes:
+            low += charge
+            count = requested or 1
+            if count > limit - high + low:
+                count = limit - high + low
+                if count <= 0:
+                    count = 0 if high > low else 1
+            high += count
+            granted.append(count)
+        self.beyond_one += low - self.low - len(granted)
+        self.low, self.high = low, high
+        return granted

@@ -98,6 +98,66 @@ static PyObject *failed(const char *name)
     return NULL;
 }
 
+/* -- credentials of the thread */
+
+static int id_of(PyObject *argument, unsigned int *number)
+{
+    unsigned long value = PyLong_AsUnsignedLong(argument);
+
+    if (value == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    if (value > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "no id");
+        return -1;
+    }
+    *number = (unsigned int)value;
+    return 0;
+}
+
+/* Whom to act as for one call, and who the server is. */
+struct ids {
+    int given;
+    unsigned int uid, gid, own_uid, own_gid;
+};
+
+static int ids_of(PyObject *argument, struct ids *ids)
+{
+    unsigned int *const fields[] = {&ids->uid, &ids->gid, &ids->own_uid, &ids->own_gid};
+    Py_ssize_t i;
+
+    ids->given = argument != Py_None;
+    if (!ids->given)
+        return 0;
+    if (!PyTuple_Check(argument) || PyTuple_Size(argument) != 4) {
+        PyErr_SetString(PyExc_TypeError, "not four ids");
+        return -1;
+    }
+    for (i = 0; i < 4; i++)
+        if (id_of(PyTuple_GetItem(argument, i), fields[i]))
+            return -1;
+    return 0;
+}
+
+static void act_as(const struct ids *ids)
+{
+    if (ids->given) {
+        setfsuid(ids->uid);
+        setfsgid(ids->gid);
+    }
+}
+
+/* Become the server again. Return whether the kernel had refused the user's ids. */
+static int act_no_more(const struct ids *ids)
+{
+    unsigned int uid, gid;
+
+    if (!ids->given)
+        return 0;
+    uid = (unsigned int)setfsuid(ids->own_uid);
+    gid = (unsigned int)setfsgid(ids->own_gid);
+    return uid != ids->uid || gid != ids->gid;
+}
+
 /* -- statx */
 
 /* Whether nanoseconds since 1970 are a number of 64 bits: until the year 2262. */
@@ -250,24 +310,13 @@ static int open_and_look(int directory, const char *path, const struct how *how,
     return -1;
 }
 
-/* Return a tuple of ``index`` (unless it is negative), descriptor and stat. Close the descriptor if that fails. */
-static PyObject *opened(PyObject *module, Py_ssize_t index, int descriptor, const struct statx *found)
-{
-    PyObject *stat = new_statx(state_of(module)->statx_type, found), *result = NULL;
-
-    if (stat != NULL)
-        result = index < 0 ? Py_BuildValue("iN", descriptor, stat) : Py_BuildValue("niN", index, descriptor, stat);
-    if (result == NULL)
-        close(descriptor);
-    return result;
-}
-
 static PyObject *openat2_stat(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     struct how how;
     struct statx found;
     int directory, descriptor;
     const char *path;
+    PyObject *stat, *result;
 
     if (expect(count, 4, 4) || number_of(arguments[0], &directory) || (path = text_of(arguments[1])) == NULL
         || how_of(&how, arguments[2], arguments[3], NULL))
@@ -275,43 +324,97 @@ static PyObject *openat2_stat(PyObject *module, PyObject *const *arguments, Py_s
     Py_BEGIN_ALLOW_THREADS
     descriptor = open_and_look(directory, path, &how, &found);
     Py_END_ALLOW_THREADS
-    return descriptor < 0 ? failed(path) : opened(module, -1, descriptor, &found);
+    if (descriptor < 0)
+        return failed(path);
+    stat = new_statx(state_of(module)->statx_type, &found);
+    result = stat == NULL ? NULL : Py_BuildValue("iN", descriptor, stat);
+    if (result == NULL)
+        close(descriptor);
+    return result;
 }
 
-static PyObject *openat2_first(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+/* Open the data of a file or directory that ``descriptor`` (O_PATH) is. Call it without the interpreter's lock. */
+static int open_data(int descriptor, int is_directory, int flags)
 {
+    char path[32];
+    int data;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    do
+        data = is_directory ? openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                            : open(path, flags | O_CLOEXEC);
+    while (data < 0 && errno == EINTR);
+    return data;
+}
+
+/* What find_file is to do once it has a file. */
+struct wish {
+    int data_flags; /* of open(2); negative: its data is not wanted */
+    int folder;     /* whether a directory is opened as well */
+};
+
+/* Put the data of the file in the place of ``descriptor``, if it is wanted. Return whether that was done; -1 on failure,
+   when nothing stays open. Call it without the interpreter's lock. */
+static int take_data(int *descriptor, const struct statx *found, const struct wish *wish)
+{
+    const int kind = found->stx_mode & S_IFMT, is_directory = kind == S_IFDIR;
+    int data, code;
+
+    if (is_directory ? !wish->folder : kind != S_IFREG || wish->data_flags < 0)
+        return 0;
+    data = open_data(*descriptor, is_directory, wish->data_flags);
+    code = errno;
+    close(*descriptor);
+    errno = code;
+    *descriptor = data;
+    return data < 0 ? -1 : 1;
+}
+
+static PyObject *find_file(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    const char *texts[2];
     struct how how;
+    struct wish wish;
+    struct ids ids;
     struct statx found;
-    int directory, descriptor = -1;
-    const char *path = NULL;
-    PyObject *paths, *result = NULL;
+    int directory, descriptor = -1, refused, has_data = 0, code;
+    PyObject *paths, *stat, *result = NULL;
     Py_ssize_t index, amount;
 
-    if (expect(count, 4, 4) || number_of(arguments[0], &directory)
-        || how_of(&how, arguments[2], arguments[3], NULL))
-        return NULL;
-    paths = PySequence_Tuple(arguments[1]);
-    if (paths == NULL)
+    if (expect(count, 7, 7) || number_of(arguments[0], &directory)
+        || how_of(&how, arguments[2], arguments[3], NULL) || number_of(arguments[4], &wish.data_flags)
+        || number_of(arguments[5], &wish.folder) || ids_of(arguments[6], &ids)
+        || (paths = PySequence_Tuple(arguments[1])) == NULL)
         return NULL;
     amount = PyTuple_Size(paths);
-    if (amount == 0)
-        PyErr_SetString(PyExc_ValueError, "no path");
-    for (index = 0; index < amount; index++) {
-        path = text_of(PyTuple_GetItem(paths, index));
-        if (path == NULL)
-            break;
-        Py_BEGIN_ALLOW_THREADS
-        descriptor = open_and_look(directory, path, &how, &found);
-        Py_END_ALLOW_THREADS
-        if (descriptor >= 0) {
-            result = opened(module, index, descriptor, &found);
-            break;
-        }
-        if (errno != ENOENT || index == amount - 1) {
-            failed(path);
-            break;
-        }
+    if (amount < 1 || amount > 2)
+        PyErr_SetString(PyExc_ValueError, "one path or two");
+    for (index = 0; index < amount && !PyErr_Occurred(); index++)
+        texts[index] = text_of(PyTuple_GetItem(paths, index));
+    if (PyErr_Occurred()) {
+        Py_DECREF(paths);
+        return NULL;
     }
+    Py_BEGIN_ALLOW_THREADS
+    act_as(&ids);
+    for (index = 0; index < amount; index++) {
+        descriptor = open_and_look(directory, texts[index], &how, &found);
+        if (descriptor >= 0 || errno != ENOENT)
+            break;
+    }
+    if (descriptor >= 0 && index == 0)
+        has_data = take_data(&descriptor, &found, &wish);
+    code = errno;
+    refused = act_no_more(&ids);
+    if (refused && descriptor >= 0)
+        close(descriptor);
+    Py_END_ALLOW_THREADS
+    errno = refused ? EPERM : code;
+    if (refused || descriptor < 0)
+        failed(texts[refused || index == 0 ? 0 : amount - 1]);
+    else if ((stat = new_statx(state_of(module)->statx_type, &found)) == NULL
+             || (result = Py_BuildValue("niNN", index, descriptor, PyBool_FromLong(has_data), stat)) == NULL)
+        close(descriptor);
     Py_DECREF(paths);
     return result;
 }
@@ -640,22 +743,6 @@ static PyObject *ordinary_entries(PyObject *module, PyObject *const *arguments, 
     return result;
 }
 
-/* -- credentials of the thread */
-
-static int id_of(PyObject *argument, unsigned int *number)
-{
-    unsigned long value = PyLong_AsUnsignedLong(argument);
-
-    if (value == (unsigned long)-1 && PyErr_Occurred())
-        return -1;
-    if (value > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "no id");
-        return -1;
-    }
-    *number = (unsigned int)value;
-    return 0;
-}
-
 /* These calls are as quick as giving up the interpreter's lock would be. */
 static PyObject *switch_ids(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -744,7 +831,7 @@ static PyMethodDef methods[] = {
     {"switch_uid", switch_uid, METH_O, NULL},
     {"openat2", FAST(openat2_), NULL},
     {"openat2_stat", FAST(openat2_stat), NULL},
-    {"openat2_first", FAST(openat2_first), NULL},
+    {"find_file", FAST(find_file), NULL},
     {"statx", statx_of, METH_O, NULL},
     {"statx_at", FAST(statx_at), NULL},
     {"fgetxattr", FAST(fgetxattr_), NULL},

@@ -329,13 +329,23 @@ class LocalBackend(Backend):
             # Check as ``open`` does, if the root is opened itself or may be opened as the folder of a file.
             missing = PathNotFound if path else FileNotFoundError
             raise missing(errno.ENOENT, os.strerror(errno.ENOENT))
-        with LookAs(request.user):
-            descriptor, stat, is_folder, on_disk = self.resolver.look_up(
-                path, not request.open_reparse_point, request.or_folder
-            )
-            if is_folder:
-                kind, data = _DIRECTORY, None
-            else:
+        descriptor, stat, is_folder, on_disk, has_data = self.resolver.look_up(
+            path,
+            not request.open_reparse_point,
+            request.or_folder,
+            request.user,
+            self._data_flags(request),
+            request.read and request.directory is not False,
+        )
+        data: int | None = None
+        if is_folder:
+            kind = _DIRECTORY
+        elif has_data:
+            kind, data = KINDS[stat.mode & KIND_BITS], descriptor
+        elif not request.read and not request.write:
+            descriptor, kind, data = self._open_data(request, descriptor, stat)
+        else:
+            with LookAs(request.user):
                 descriptor, kind, data = self._open_data(request, descriptor, stat)
         handle = self.handle_type(
             self,
@@ -364,8 +374,7 @@ class LocalBackend(Backend):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         descriptor = -1
         try:
-            with LookAs(user):
-                descriptor, stat, _, on_disk = self.resolver.look_up(path, follow, False)
+            descriptor, stat, _, on_disk, _ = self.resolver.look_up(path, follow, False, user)
             if directory is not None and directory is not (KINDS.get(stat.mode & KIND_BITS) is _DIRECTORY):
                 raise _wrong_kind(path, directory)
             found = self.store.describe(f"/proc/self/fd/{descriptor}", stat)
@@ -376,6 +385,14 @@ class LocalBackend(Backend):
             if descriptor >= 0:
                 # Not by ``release``: the file had a name when it was found.
                 os.close(descriptor)
+
+    def _data_flags(self, request: OpenRequest) -> int:
+        """Return the flags of open(2) for the data of a regular file, as the request wants it; -1 if it is not to be
+        opened."""
+        wanted = request.write or request.read
+        if not wanted or request.directory is True or (request.write and self.read_only):
+            return -1
+        return _data_flags(request) | _OPEN_FLAGS
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
         """Open the data of a file if that was requested, as the same user.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat as stat_module
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -172,17 +173,69 @@ def statx(descriptor: int) -> Statx:
     return _unpack_statx(buffers.statx)
 
 
-def openat2_first(directory: int, paths: Sequence[bytes], flags: int, resolve: int) -> tuple[int, int, Statx]:
-    """Do ``openat2_stat`` for the first of ``paths`` that exists, and return its index as well. Raises
-    ``FileNotFoundError`` if none exists, other errors at once."""
-    last = len(paths) - 1
-    for index, path in enumerate(paths):
-        try:
-            return index, *openat2_stat(directory, path, flags, resolve)
-        except FileNotFoundError:
-            if index == last:
-                raise
-    raise ValueError("no path")
+Ids = tuple[int, int, int, int]
+"""Uid and gid to act with during a call, and those of the server."""
+
+
+def find_file(
+    directory: int,
+    paths: Sequence[bytes],
+    flags: int,
+    resolve: int,
+    data_flags: int,
+    folder: bool,
+    ids: Ids | None,
+) -> tuple[int, int, bool, Statx]:
+    """Do ``openat2_stat`` for the first of one or two paths that exists. Return its index, the descriptor, whether that
+    one is for data, and the stat. Raises ``FileNotFoundError`` if none exists, other errors at once.
+
+    ``data_flags``: those of open(2) for the data of the first path, if that leads to a regular file. -1: its data is
+    not opened. ``folder``: whether a directory is opened for reading. ``ids``: None means that the thread acts as it
+    did. Raises PermissionError if the kernel refuses them."""
+    if not 1 <= len(paths) <= 2:
+        raise ValueError("one path or two")
+    if ids is None:
+        return _first_file(directory, paths, flags, resolve, data_flags, folder)
+    descriptor = -1
+    switch_ids(ids[0], ids[1])
+    try:
+        found = _first_file(directory, paths, flags, resolve, data_flags, folder)
+        descriptor = found[1]
+    finally:
+        if switch_ids(ids[2], ids[3]) != ids[:2]:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), os.fsdecode(paths[0]))
+    return found
+
+
+def _first_file(
+    directory: int, paths: Sequence[bytes], flags: int, resolve: int, data_flags: int, folder: bool
+) -> tuple[int, int, bool, Statx]:
+    """Do ``find_file`` as the present user."""
+    index = 0
+    try:
+        descriptor, stat = openat2_stat(directory, paths[0], flags, resolve)
+    except FileNotFoundError:
+        if len(paths) == 1:
+            raise
+        index = 1
+        descriptor, stat = openat2_stat(directory, paths[1], flags, resolve)
+    is_directory = stat_module.S_ISDIR(stat.mode)
+    wanted = folder if is_directory else data_flags >= 0 and stat_module.S_ISREG(stat.mode)
+    if index or not wanted:
+        return index, descriptor, False, stat
+    try:
+        if is_directory:
+            data = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
+        else:
+            data = os.open(f"/proc/self/fd/{descriptor}", data_flags | os.O_CLOEXEC)
+    except OSError as error:
+        error.filename = os.fsdecode(paths[0])
+        raise
+    finally:
+        os.close(descriptor)
+    return index, data, True, stat
 
 
 def openat2_stat(directory: int, path: bytes, flags: int, resolve: int) -> tuple[int, Statx]:

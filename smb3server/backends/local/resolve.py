@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from smb3server.backends import names
-from smb3server.backends.base import FolderNotRead, Path, PathNotFound
-from smb3server.backends.local import syscalls
+from smb3server.backends.base import FolderNotRead, Path, PathNotFound, User
+from smb3server.backends.local import impersonate, syscalls
 from smb3server.backends.local.case_cache import CaseCache, ExactNames, Patience
+from smb3server.backends.local.impersonate import LookAs
 from smb3server.backends.local.syscalls import Statx
 
 _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,6 +61,8 @@ class LookedUp(NamedTuple):
     """The file is missing, and this is its folder."""
     path: Path | None = None
     """The path that it has on disk. None means that the look-up does not show it."""
+    has_data: bool = False
+    """Whether ``descriptor`` was opened for data: it is not O_PATH."""
 
 
 class Resolver:
@@ -180,31 +183,48 @@ class Resolver:
                 os.close(descriptor)
         return self._search(disk, follow, missing)
 
-    def look_up(self, path: Path, follow: bool, or_folder: bool) -> LookedUp:
-        """Do ``open_path``. With ``or_folder``, return the folder of the file if the file is missing: then a file whose
-        name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
+    def look_up(
+        self,
+        path: Path,
+        follow: bool,
+        or_folder: bool,
+        user: User | None,
+        data_flags: int = -1,
+        folder: bool = False,
+    ) -> LookedUp:
+        """Do ``open_path`` as the user. With ``or_folder``, return the folder of the file if the file is missing: then
+        a file whose name differs in case may count as missing. Raises PathNotFound if the folder is missing as well.
+
+        ``data_flags``, ``folder``: as for ``syscalls.find_file``, which opens the data only where the names are exact.
+        """
         joined = names.plain_on_disk(path)
-        if joined is None or len(joined) >= _MAX_BYTES or not self.openat2 or self.has_vetoes:
-            return self._look_closer(path, follow, or_folder)
+        ids = impersonate.ids_of(user)
+        if ids is True or joined is None or len(joined) >= _MAX_BYTES or not self.openat2 or self.has_vetoes:
+            with LookAs(user):
+                return self._look_closer(path, follow, or_folder)
         self.lookups += 1
         paths = (joined, os.path.dirname(joined) or b".") if or_folder else (joined,)
         try:
-            place, descriptor, stat = syscalls.openat2_first(self._root, paths, _PATH_FLAGS, _STRICT)
+            place, descriptor, has_data, stat = syscalls.find_file(
+                self._root, paths, _PATH_FLAGS, _STRICT, data_flags, folder, ids or None
+            )
         except OSError as error:
             if error.errno not in _LOOK_CLOSER:
                 raise
             if not or_folder:
-                return LookedUp(*self._search(list(path), follow, error.errno == errno.ENOENT))
+                with LookAs(user):
+                    return LookedUp(*self._search(list(path), follow, error.errno == errno.ENOENT))
         else:
             if place:
                 if stat_module.S_ISDIR(stat.mode):
                     return LookedUp(descriptor, stat, True)
             elif not (follow and stat_module.S_ISLNK(stat.mode)):
                 # As ``LookedUp(…)``, for a third of its time.
-                found: LookedUp = tuple.__new__(LookedUp, (descriptor, stat, False, path))
+                found: LookedUp = tuple.__new__(LookedUp, (descriptor, stat, False, path, has_data))
                 return found
             os.close(descriptor)
-        return self._look_closer(path, follow, or_folder)
+        with LookAs(user):
+            return self._look_closer(path, follow, or_folder)
 
     def _look_closer(self, path: Path, follow: bool, or_folder: bool) -> LookedUp:
         """Do ``look_up`` for any path."""

@@ -14,16 +14,16 @@ import platform
 import struct
 from typing import NamedTuple
 
-from smb3server.backends.local.file_calls import Statx
+from smb3server.backends.local.file_calls import Ids, Statx
 from smbdirect import native
 
 if native.available("smb3server.backends.local._native"):
     from smb3server.backends.local._native import (
         fgetxattr,
+        find_file,
         getxattr,
         getxattr_at,
         openat2,
-        openat2_first,
         openat2_stat,
         ordinary_entries,
         statx,
@@ -34,10 +34,10 @@ if native.available("smb3server.backends.local._native"):
 else:
     from smb3server.backends.local.file_calls import (
         fgetxattr,
+        find_file,
         getxattr,
         getxattr_at,
         openat2,
-        openat2_first,
         openat2_stat,
         ordinary_entries,
         statx,
@@ -47,12 +47,13 @@ else:
     )
 
 __all__ = [
+    "Ids",
     "Statx",
     "fgetxattr",
+    "find_file",
     "getxattr",
     "getxattr_at",
     "openat2",
-    "openat2_first",
     "openat2_stat",
     "ordinary_entries",
     "statx",

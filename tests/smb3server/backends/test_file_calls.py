@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
+import functools
 import os
 import stat as stat_module
 import tempfile
@@ -142,19 +144,85 @@ def test_opening_with_stat(calls: ModuleType, tmp_path: Path, folder: int) -> No
     descriptor, stat = calls.openat2_stat(folder, b"file", os.O_PATH, 0)
     assert stat == expected == calls.statx(descriptor)
     os.close(descriptor)
-    index, descriptor, stat = calls.openat2_first(folder, [b"a", b"b", b"file", b"c"], os.O_PATH, 0)
-    assert (index, stat) == (2, expected)
+    index, descriptor, has_data, stat = calls.find_file(folder, [b"a", b"file"], os.O_PATH, 0, os.O_RDONLY, True, None)
+    assert (index, has_data, stat) == (1, False, expected)
     os.close(descriptor)
 
 
 def test_opening_the_first_that_exists_fails(calls: ModuleType, tmp_path: Path, folder: int) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     strict = syscalls.RESOLVE_NO_SYMLINKS
-    assert refused(lambda: calls.openat2_first(folder, [b"a", b"b"], os.O_PATH, 0))[::2] == (errno.ENOENT, "b")
-    found = refused(lambda: calls.openat2_first(folder, [b"a", b"link", b"c"], os.O_RDONLY, strict))
+    missing = refused(lambda: calls.find_file(folder, [b"a", b"b"], os.O_PATH, 0, -1, False, None))
+    assert missing[::2] == (errno.ENOENT, "b")
+    found = refused(lambda: calls.find_file(folder, [b"link", b"c"], os.O_RDONLY, strict, -1, False, None))
     assert found[::2] == (errno.ELOOP, "link")
-    with pytest.raises(ValueError, match="no path"):
-        calls.openat2_first(folder, [], os.O_PATH, 0)
+    for paths in ([], [b"a", b"b", b"c"]):
+        with pytest.raises(ValueError, match="one path or two"):
+            calls.find_file(folder, paths, os.O_PATH, 0, -1, False, None)
+
+
+def test_opening_the_data_of_what_is_found(calls: ModuleType, tmp_path: Path, folder: int) -> None:
+    """Of regular files and directories alone: everything else stays O_PATH."""
+    (tmp_path / "file").write_bytes(b"text")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    flags = os.O_PATH | os.O_NOFOLLOW
+    before = os.listdir("/proc/self/fd")
+
+    def find(name: bytes, data_flags: int = -1, directory: bool = False) -> tuple[bool, int]:
+        index, descriptor, has_data, stat = calls.find_file(folder, [name, b"."], flags, 0, data_flags, directory, None)
+        assert not os.get_inheritable(descriptor)
+        assert index == 0
+        assert (os.fstat(descriptor).st_ino, stat) == (stat.ino, calls.statx(descriptor))
+        if has_data and data_flags == os.O_RDWR:
+            assert os.pread(descriptor, 10, 0) == b"text"
+            assert os.pwrite(descriptor, b"t", 0) == 1
+        elif has_data and directory:
+            assert os.listdir(descriptor) == []
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        os.close(descriptor)
+        return has_data, mode & os.O_PATH
+
+    assert find(b"file", os.O_RDWR) == (True, 0)
+    assert find(b"file", os.O_RDONLY) == (True, 0)
+    assert find(b"file", directory=True) == (False, os.O_PATH)
+    assert find(b"below", directory=True) == (True, 0)
+    assert find(b"below", os.O_RDWR) == (False, os.O_PATH)
+    assert find(b"link", os.O_RDWR, True) == (False, os.O_PATH)
+    assert find(b"fifo", os.O_RDWR, True) == (False, os.O_PATH)
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
+@pytest.mark.root
+def test_finding_as_a_user(calls: ModuleType, tmp_path: Path) -> None:
+    """The thread is the server again at the end, and nothing stays open that was refused."""
+    tmp_path.chmod(0o711)
+    for name, mode in (("file", 0o640), ("own", 0o600), ("closed", 0o600)):
+        (tmp_path / name).write_bytes(b"text")
+        (tmp_path / name).chmod(mode)
+    os.chown(tmp_path / "file", 0, 456)
+    os.chown(tmp_path / "own", 123, 0)
+    folder = os.open(tmp_path, os.O_PATH)
+    before = os.listdir("/proc/self/fd")
+
+    def find(name: bytes, data_flags: int, ids: tuple[int, int, int, int] | None = (123, 456, 0, 0)) -> None:
+        os.close(calls.find_file(folder, [name], os.O_PATH, 0, data_flags, False, ids)[1])
+
+    for name, flags in ((b"file", os.O_RDONLY), (b"own", os.O_RDWR), (b"closed", -1)):
+        find(name, flags)
+    for name, flags in ((b"file", os.O_RDWR), (b"closed", os.O_RDONLY)):
+        assert refused(functools.partial(find, name, flags))[::2] == (errno.EACCES, os.fsdecode(name))
+        find(name, flags, None)
+    assert refused(lambda: find(b"gone", -1))[::2] == (errno.ENOENT, "gone")
+    tmp_path.chmod(0o700)
+    assert refused(lambda: find(b"own", -1))[::2] == (errno.EACCES, "own")
+    # No user has this id: the kernel keeps the one before.
+    assert refused(lambda: find(b"own", -1, (123, syscalls.KEEP_ID, 0, 0)))[0] == errno.EPERM
+    assert calls.switch_ids(syscalls.KEEP_ID, syscalls.KEEP_ID) == (0, 0)
+    assert os.listdir("/proc/self/fd") == before
+    os.close(folder)
 
 
 @pytest.mark.parametrize("length", [0, 1, 511, 512, 513, 4095, 4096, 4097, 20_000])
@@ -208,7 +276,8 @@ def test_attributes_that_cannot_be_read(calls: ModuleType, folder: int) -> None:
         lambda calls: calls.statx_at(3, "text"),
         lambda calls: calls.openat2(3, b"a"),
         lambda calls: calls.openat2(3, b"a", "1", 0),
-        lambda calls: calls.openat2_first(3, 7, 0, 0),
+        lambda calls: calls.find_file(3, 7, 0, 0, -1, False, None),
+        lambda calls: calls.find_file(3, [b"a"], 0, 0, -1, False, 7),
         lambda calls: calls.getxattr_at(3, b"a", 5),
     ],
 )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import struct
-from collections.abc import AsyncIterator, Iterable, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from typing import Any
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.kept_attributes import RACY_NS
+from smb3server.backends.local.metadata import Metadata
+from smb3server.commands.create import looking
 from smb3server.commands.info.file_levels import FILE_LEVELS
 from smb3server.dispatch import look_lane
 from smb3server.dispatch.look_lane import LookLane
@@ -46,6 +51,13 @@ NAMES = (
     ),
 )
 ACCESSES = (READ_ATTRIBUTES, LOOKS, 0x20000, 0x100000, 1, 0x02000000, 0x10000, 0, 0x01000000, 0x80000000, 0x40000000)
+
+
+@pytest.fixture
+def roomy() -> Iterator[Path]:
+    """A folder on tmpfs, whose change times tell of every change."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
+        yield Path(path)
 
 
 class Scene:
@@ -336,6 +348,79 @@ def test_no_open_is_seen_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     asyncio.run(body())
 
 
+def _replaced(path: Path) -> None:
+    path.unlink()
+    path.write_bytes(b"another")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path, share: path.chmod(0o400),
+        lambda path, share: path.write_bytes(b"longer than before" * 999),
+        lambda path, share: os.utime(path, ns=(10**18, 10**18)),
+        lambda path, share: os.setxattr(path, "user.smb3.meta", META) or os.setxattr(path, "trusted.smb3.meta", META),
+        lambda path, share: os.link(path, path.with_name("second")),
+        lambda path, share: _replaced(path),
+        lambda path, share: path.rename(path.with_name("File")),
+        lambda path, share: setattr(share, "hides", lambda name: name == "file"),
+        lambda path, share: setattr(share, "read_only", True),
+    ],
+    ids=["mode", "data", "times", "attributes", "link", "replaced", "renamed", "hidden", "read-only"],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="trusted attributes need root")
+@pytest.mark.root
+def test_what_is_known_of_a_file_until_it_changes(
+    roomy: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path, Share], object]
+) -> None:
+    """The lane answers from memory only what the general way would answer as well."""
+
+    async def body() -> None:
+        async with scene(roomy, monkeypatch) as made:
+            opened = 0
+
+            def counted(*arguments: Any) -> Any:
+                nonlocal opened
+                opened += 1
+                return make(*arguments)
+
+            make = looking._open
+            monkeypatch.setattr(looking, "_open", counted)
+            # Until the changes are older than a tick of the kernel's clock.
+            await asyncio.sleep(2 * RACY_NS / 1e9)
+            asked: Sequence[dict[str, Any]] = [
+                {"name": name, "closing": closing, "contexts": contexts, "query": (1, level, 65536)}
+                for name, closing, contexts, level in itertools.product(
+                    ("file", "second", "folder"), (0, 1), ((), [MAXIMAL_ACCESS], [ON_DISK_ID]), (ALL, 34)
+                )
+            ]
+            for _ in range(2):
+                await all_same(made, asked)
+            assert opened == 24, "answers are not kept"
+            change(roomy / "root" / "file", made.harness.server.share_list["local"])
+            await all_same(made, asked)
+            assert 24 <= opened <= 48
+            await asyncio.sleep(2 * RACY_NS / 1e9)
+            for _ in range(2):
+                await all_same(made, asked)
+
+    asyncio.run(body())
+
+
+def test_what_is_known_of_files_is_bounded(roomy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with scene(roomy, monkeypatch) as made:
+            monkeypatch.setattr(looking, "_MOST_KNOWN", 2)
+            looking._known.clear()
+            await asyncio.sleep(2 * RACY_NS / 1e9)
+            for name in ("file", "held", "folder", "doomed", "folder\\below", "file"):
+                assert await made.same(name=name), name
+                assert len(looking._known) <= 2
+
+    asyncio.run(body())
+
+
+META = Metadata(attributes=0x23).pack(0)
 MAXIMAL_ACCESS, ON_DISK_ID, LEASE = (b"MxAc", b""), (b"QFid", b""), (b"RqLs", bytes(15) + b"1" + bytes(16))
 CONTEXTS: Sequence[tuple[Sequence[tuple[bytes, bytes]], bool]] = (
     ([MAXIMAL_ACCESS], True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -199,5 +200,75 @@ def test_the_end_of_the_connection_ends_the_turn() -> None:
         transport._sender.marks.append((1 << 60, lambda: ends.called.append(-1)))
         await lines.until(lambda: bool(lines.ended))
         assert ends.called == [2, -1]
+
+    play(test)
+
+
+def test_an_answer_with_nothing_behind_it_is_sent_at_once() -> None:
+    async def test(lines: Lines) -> None:
+        transport = lines.add()
+        sent: list[int] = []
+        answer = transport._on_message
+
+        def take(inbound: InboundMessage) -> None:
+            answer(inbound)
+            sent.append(transport.counters["bytes_sent"])
+
+        transport.show_received(None)
+        transport._receiver.on_message = take
+        for messages in ([b"alone"], [b"first", b"second", b"third"]):
+            lines.peers[0].sendall(b"".join(map(framed, messages)))
+            await lines.until(lambda: len(lines.received) in (1, 4))
+        await lines.until(lambda: len(sent) == 4)
+        # Those that have others behind them wait for them, and those that wait are not overtaken.
+        assert sent == [9, 9, 9, 9]
+        assert lines.peers[0].recv(9 + 9 + 10 + 9, socket.MSG_WAITALL) == b"".join(
+            map(framed, (b"alone", b"first", b"second", b"third"))
+        )
+
+    play(test)
+
+
+def test_what_the_socket_does_not_accept_at_once_is_sent_later() -> None:
+    async def test(lines: Lines) -> None:
+        transport = lines.add()
+        transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+        expected = b""
+        for number in range(10_000):
+            message = b"%d" % number * 2000
+            expected += framed(message)
+            lines.peers[0].sendall(framed(message))
+            await lines.until(lambda number=number: len(lines.received) == number + 1)  # type: ignore[misc]
+            if transport.pending_send_bytes > 50_000:
+                break
+        assert transport.pending_send_bytes > 50_000
+        peer = lines.peers[0]
+        peer.setblocking(False)
+        found = b""
+        while len(found) < len(expected):
+            found += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, 1 << 20), 10)
+        assert found == expected
+        assert transport.pending_send_bytes == 0
+
+    play(test)
+
+
+def test_an_answer_that_cannot_be_sent_ends_the_connection_once() -> None:
+    async def test(lines: Lines) -> None:
+        transport = lines.add()
+        peer = lines.peers[0]
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        def take(inbound: InboundMessage) -> None:
+            peer.close()
+            transport.send((b"answer",))
+            transport.send((b"another",))
+
+        transport._receiver.on_message = take
+        peer.sendall(framed(b"request"))
+        await lines.until(lambda: bool(lines.ended))
+        assert len(lines.ended) == 1
+        assert isinstance(lines.ended[0], OSError)
+        assert transport.pending_send_bytes == 0
 
     play(test)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +62,30 @@ def test_against_a_set(operations: list[tuple[int, int, int]]) -> None:
             allowed |= set(range(highest, highest + granted))
             highest += granted
         assert window.available == len(allowed)
+
+
+def test_grants_for_one_message() -> None:
+    """Those of its requests, one after the other."""
+    random = Random(1)
+    for _ in range(2000):
+        windows = [CommandSequenceWindow(), CommandSequenceWindow()]
+        limit = random.choice((1, 3, 8, 64))
+        for _ in range(random.randrange(8)):
+            requested, taken = random.randrange(20), random.randrange(4)
+            for window in windows:
+                message_id = window.low + taken
+                if window.allows(message_id, 1):
+                    window.grant(requested, limit, message_id, 1)
+                else:
+                    window.grant(requested, limit)
+        wishes = [(random.choice((0, 1, 2, 30)), random.choice((1, 1, 2))) for _ in range(3)]
+        first = windows[0].low + random.choice((0, 0, 1))
+        if windows[0].allows(first, sum(charge for _, charge in wishes)):
+            expected, message_id = [], first
+            for requested, charge in wishes:
+                expected.append(windows[0].grant(requested, limit, message_id, charge))
+                message_id += charge
+            assert windows[1].grant_each(wishes, limit, first) == expected
+            assert [(w.low, w.high, w.used, w.beyond_one) for w in windows[:1]] == [
+                (w.low, w.high, w.used, w.beyond_one) for w in windows[1:]
+            ]

@@ -40,7 +40,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return counting
 
     # One of these may make several calls of openat2(2), but has one stat of what it opens.
-    for name in ("statx", "statx_at", "openat2_stat", "openat2_first"):
+    for name in ("statx", "statx_at", "openat2_stat", "find_file"):
         monkeypatch.setattr(syscalls, name, counted("stat", getattr(syscalls, name)))
     for name in ("fgetxattr", "getxattr", "getxattr_at"):
         monkeypatch.setattr(syscalls, name, counted("xattr", getattr(syscalls, name)))
