@@ -35,6 +35,9 @@ def problem(module: str) -> str | None:
         found = importlib.import_module(module)
     except ImportError as error:
         return "not built" if isinstance(error, ModuleNotFoundError) and error.name == module else str(error)
+    except SystemError as error:
+        # A free-threaded Python finds a module of the stable ABI, whose objects have another layout.
+        return f"built for another Python: {error}"
     # An editable installation has the source beside it. Who updates the source and does not install again gets Python.
     source = Path(str(found.__file__)).with_name(f"{module.rpartition('.')[2]}.c")
     if source.exists() and digest(source.read_bytes()) != getattr(found, "SOURCE", ""):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from smb3server.access import decide, tokens
 from smb3server.access.check import Token
 from smb3server.access.privileges import Privilege, access_for_backup
+from smb3server.access.resource_attributes import policy_of
 from smb3server.backends.base import Backend, Beyond, Described, FileInfo, Kind, OpenRequest, Path, User
 from smb3server.wire.create import Access
 
@@ -53,8 +54,12 @@ class Caller(NamedTuple):
             own = decide.with_parent(own, self._descriptor_of(backend, path[:-1]))
         return own & (self.share | self.for_backup & _SYSTEM_SECURITY)
 
-    def needs_folder(self, found: Described) -> bool:
-        """Return whether ``rights_on`` looks at the descriptor of the file's folder as well."""
+    def needs_more(self, found: Described) -> bool:
+        """Return whether ``rights_on`` looks at more than ``found``: at the descriptor of the file's folder, or at what
+        a central access policy says by now."""
+        stored = tokens.parsed(found.descriptor) if self.token.policies and found.descriptor else None
+        if stored is not None and policy_of(stored) is not None:
+            return True
         return decide.depends_on_parent(self.rights_in(found))
 
     def rights_in(self, found: Described) -> int:
