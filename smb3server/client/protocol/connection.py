@@ -7,13 +7,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from smb3server.client.protocol import negotiation
 from smb3server.client.protocol.exposed import ExposedPool
 from smb3server.client.protocol.messages import (
     CREDIT_SIZE,
-    Break,
     Call,
     Chains,
     Part,
@@ -24,18 +23,21 @@ from smb3server.client.protocol.messages import (
 )
 from smb3server.client.protocol.silence import Silence
 from smb3server.compression.benefit import LONG, Benefit, Counts
-from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, Packed, largest_plain
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.crypto.envelope import EnvelopeError, is_from_server, seal, sign_request, unseal
 from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, COMPRESSION_TRANSFORM
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.negotiate import Capability, Dialect
-from smb3server.wire.oplock_break import parse_notification
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from smbdirect.message_transport import InboundMessage, MessageTransport
+
+if TYPE_CHECKING:
+    # Most connections need none of these modules, and each takes its time to load.
+    from smb3server.client.protocol.messages import Break
+    from smb3server.compression.transform import Packed
 
 NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 CLOSE_TIMEOUT = 5.0
@@ -486,6 +488,8 @@ class Requests:
         agreed, sizes = self.negotiated.compression, self.negotiated
         if agreed is None:
             raise ProtocolError("compressed message, and compression was not negotiated", "MS-SMB2 3.2.5.1.1")
+        from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, largest_plain
+
         largest = largest_plain((sizes.max_read_size, sizes.max_write_size, sizes.max_transact_size))
         limit = min(largest, self.transport.max_message_size)
         declared = COMPRESSION_TRANSFORM.fields_from(view)[1] if len(view) >= COMPRESSION_TRANSFORM.size else 0
@@ -513,6 +517,8 @@ class Requests:
         if self.closed is not None:
             future.exception()
             return
+        from smb3server.compression.transform import CompressionError
+
         try:
             self._take_expanded(future.result(), size, sealed_by)
         except (CompressionError, ProtocolError, StatusError) as error:
@@ -534,6 +540,8 @@ class Requests:
     def _take_one(self, reply: Reply) -> None:
         header = reply.header
         if header.message_id == NO_MESSAGE_ID:
+            from smb3server.wire.oplock_break import parse_notification
+
             notification = parse_notification(reply.message)
             reply.release()
             self.on_break(notification)
