@@ -589,10 +589,10 @@ class Share:
         """
         from smb3server.client import transfers
 
-        source, clean = Path(local), names.clean(path)
+        source, clean = os.fspath(local), names.clean(path)
         if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
-            clean = names.join(clean, source.name)
-        share, there = await self._place(clean)
+            clean = names.join(clean, Path(source).name)
+        share, there = (self, clean) if self._links is None else await self._place(clean)
         return await transfers.upload(
             _Target(share, there, replace),
             source,

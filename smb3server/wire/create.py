@@ -163,16 +163,17 @@ def pack_request(record: CreateRequest, name: str, contexts: Sequence["RawContex
     start = CREATE_REQUEST.end
     # The buffer must have at least one byte. Windows and Linux pad an empty name to eight.
     area = bytearray(raw or bytes(8))
-    fields = {"name_offset": start, "name_length": len(raw)}
+    contexts_offset = contexts_length = 0
     if contexts:
         from smb3server.wire.create_contexts import pack_contexts
 
         area += bytes(-(start + len(area)) % 8)
-        fields["create_contexts_offset"] = start + len(area)
+        contexts_offset = start + len(area)
         packed = pack_contexts(contexts)
-        fields["create_contexts_length"] = len(packed)
+        contexts_length = len(packed)
         area += packed
-    return CREATE_REQUEST.pack_fields(*record._replace(**fields)) + bytes(area)
+    # The last four fields say where name and contexts are.
+    return CREATE_REQUEST.pack_fields(*record[:-4], start, len(raw), contexts_offset, contexts_length) + bytes(area)
 
 
 def parse_response(message: memoryview) -> tuple[CreateResponse, list["RawContext"]]:

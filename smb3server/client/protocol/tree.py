@@ -46,6 +46,7 @@ SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 _SUCCESS = (NtStatus.SUCCESS,)
 _BACKSLASH = "\\"
 _FOUND = (NtStatus.SUCCESS, NtStatus.END_OF_FILE)
+_CLOSE = steps.close()
 _OVERHEAD = 512
 """Bytes around the data of a READ or WRITE: transform header, header, body and padding, rounded up."""
 _NOT_UNDERSTOOD = frozenset(
@@ -293,7 +294,7 @@ class Tree:
         What follows a failed request is done all the same, unless CREATE failed: so nothing may be wanted that relies
         on what is before it. [MS-SMB2 3.2.4.1.4, 3.3.5.2.7.2]
         """
-        file, results = await self.open_and(name, access, [*wanted, steps.close()], disposition, options)
+        file, results = await self.open_and(name, access, [*wanted, _CLOSE], disposition, options)
         for result in results:
             if isinstance(result, ServerError):
                 raise result
@@ -358,7 +359,7 @@ class Tree:
     async def _chain(self, parts: Sequence[Part], flags: int) -> list[Reply]:
         """Send related requests, and return their responses."""
         calls = await self.client.start_chain(parts, self.session, self.tree_id, flags)
-        return [await self.client.finish(call) for call in calls]
+        return await self.client.finish_chain(calls)
 
     def _result(self, reply: Reply, parse: Callable[[memoryview], R], accept: Sequence[int]) -> R | ServerError:
         try:
