@@ -305,7 +305,8 @@ def _runner(fast: bool) -> Callable[[Coroutine[object, object, int | None]], int
         with contextlib.suppress(ImportError):
             import uvloop
 
-            return uvloop.run
+            run_fast: Callable[[Coroutine[object, object, int | None]], int | None] = uvloop.run
+            return run_fast
     import asyncio
 
     return asyncio.run
