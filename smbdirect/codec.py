@@ -39,7 +39,10 @@ class Codec(Generic[R]):
     """The codec of one fixed record; ``size`` is its length in bytes."""
 
     def __init__(self, record: type[R]) -> None:
-        hints = get_type_hints(record, include_extras=True)
+        hints = record.__annotations__
+        if not all(hasattr(hint, "__metadata__") for hint in hints.values()):
+            # Annotations of the record's module are text. To evaluate what is no text takes a command's start long.
+            hints = get_type_hints(record, include_extras=True)
         codes: list[str] = []
         orders: set[str] = set()
         fields: list[tuple[str, Field]] = []

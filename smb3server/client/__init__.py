@@ -10,9 +10,10 @@ system ``smbd://`` of fsspec.
 Reading order: ``options`` (how to connect and copy) -> ``address`` and ``credentials`` (where, who) -> ``errors``,
 ``names`` and ``entries`` (used by all) -> ``protocol`` (connections and requests) -> ``silent`` and ``fabrics``
 (finding RDMA) -> ``one_sided`` and ``link`` (the connections to a share) -> ``lasting`` and ``handle`` (one open file
-over connections that may be lost) -> ``links`` (of namespaces) -> ``file``, ``share`` and ``share_list`` (what users
-see) -> ``connecting`` -> ``local_modes``, ``small_files``, ``transfers`` and ``copying`` (whole files) -> ``places``,
-``sameness`` and ``mirror`` (whole folders) -> ``background`` and ``sync`` (without asyncio) -> ``filesystem`` (fsspec).
+over connections that may be lost) -> ``links`` (of namespaces) -> ``file``, ``watching``, ``share`` and ``share_list``
+(what users see) -> ``connecting`` -> ``local_modes``, ``small_files``, ``transfers`` and ``copying`` (whole files) ->
+``places``, ``sameness`` and ``mirror`` (whole folders) -> ``background`` and ``sync`` (without asyncio) ->
+``filesystem`` (fsspec).
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.client import errors
-from smb3server.client.protocol.interfaces import ServerInterface, query_interfaces
 from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.session import ClientSession
 from smb3server.client.protocol.transports import open_rdma
@@ -21,10 +20,13 @@ from smbdirect.errors import ProviderError
 from smbdirect.message_transport import MessageTransport
 
 if TYPE_CHECKING:
+    from smb3server.client.protocol.interfaces import ServerInterface
     from smbdirect.providers.base import Provider
 
 FABRICS = ("verbs", "iwarp", "roce")
 """In the order in which they are tried: a NIC is faster than software, and iWARP needs nothing of the network."""
+SOFTWARE = ("iwarp", "roce")
+"""Those that are done in software. They reach files as well, NICs only memory."""
 MODES = ("auto", "prefer", "off", *FABRICS)
 MAX_ADDRESSES = 4
 """Most addresses of a server that are tried on one fabric."""
@@ -80,6 +82,9 @@ def obstacle(session: ClientSession) -> str:
 
 async def list_interfaces(session: ClientSession) -> list[ServerInterface]:
     """Return the server's interfaces; none if it keeps no list."""
+    # Who moves no data does not pay for the import.
+    from smb3server.client.protocol.interfaces import query_interfaces
+
     try:
         tree = await session.tree_connect("IPC$")
         try:

@@ -13,29 +13,31 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from smb3server.client import errors, fabrics, one_sided
+from smb3server.client import errors, fabrics
 from smb3server.client.address import Address
 from smb3server.client.credentials import Login
-from smb3server.client.one_sided import Line, Place
 from smb3server.client.options import MAX_CHANNELS, ConnectOptions
 from smb3server.client.protocol import Client
-from smb3server.client.protocol.messages import Break, Chains, LogonError, UnprovenServer
+from smb3server.client.protocol.messages import Chains, LogonError, UnprovenServer
 from smb3server.client.protocol.messages import Way as DataWay
-from smb3server.client.protocol.negotiation import COMPRESSION, Offer
-from smb3server.client.protocol.referrals import ask_referral
+from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.session import BoundSession, ClientSession
 from smb3server.client.protocol.transports import addresses_of, open_tcp, speaks_smb1
 from smb3server.client.protocol.tree import RDMA_THRESHOLD, SOFTWARE_RDMA_THRESHOLD, Tree
 from smb3server.compression.benefit import Counts
 from smb3server.net.host import SMB_PORT
 from smb3server.process import parts
-from smb3server.wire.dfs import Referral
-from smb3server.wire.oplock_break import LeaseBreakNotification
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import MessageTransport, TransportKind
+
+if TYPE_CHECKING:
+    # Most commands need none of these modules, and each takes its time to load.
+    from smb3server.client.one_sided import Line, Place
+    from smb3server.client.protocol.messages import Break
+    from smb3server.wire.dfs import Referral
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,7 +77,7 @@ class Channel:
         """Pieces in flight or waiting."""
         self.why_ended = ""
         """Why this side ended the connection."""
-        tree.rdma_from = SOFTWARE_RDMA_THRESHOLD if fabric in one_sided.FABRICS else RDMA_THRESHOLD
+        tree.rdma_from = SOFTWARE_RDMA_THRESHOLD if fabric in fabrics.SOFTWARE else RDMA_THRESHOLD
 
     @property
     def lost(self) -> bool:
@@ -120,7 +122,7 @@ class Link:
         self._moved: dict[str, list[int]] = {}
         self.compressed = Counts()
         """What compression gave on all connections."""
-        self.line = Line(self._place_of_line) if options.one_sided == "auto" else None
+        self.line = self._make_line() if options.one_sided == "auto" else None
         """The RDMA connection for files that the server lends; None if they are not asked for."""
         self.leases: dict[bytes, Callable[[int], None]] = {}
         """Called with the new state when the lease of that key is broken."""
@@ -176,6 +178,8 @@ class Link:
     async def referral(self, path: str) -> Referral:
         """Ask the server where a path of a namespace lies. Raises ``StatusError`` and ``RemoteError``."""
 
+        from smb3server.client.protocol.referrals import ask_referral
+
         async def ask(tree: Tree) -> Referral:
             assert isinstance(tree.session, ClientSession)
             return await ask_referral(tree.session, path)
@@ -189,6 +193,8 @@ class Link:
 
     def _broken(self, notification: Break) -> None:
         """Give up what a lease break takes, and acknowledge it if the server waits for that. [MS-SMB2 3.2.5.19.2]"""
+        from smb3server.wire.oplock_break import LeaseBreakNotification
+
         if not isinstance(notification, LeaseBreakNotification):
             return
         broken = self.leases.get(notification.lease_key)
@@ -270,7 +276,7 @@ class Link:
 
     async def _negotiate(self, transport: MessageTransport, fabric: str) -> Client:
         offer = Offer(
-            compression=COMPRESSION if self.options.compress else (),
+            compression=self._compression_offered(),
             require_signing=self.options.signs,
             transport_security=transport.kind is TransportKind.QUIC and not self.options.encrypt,
         )
@@ -283,6 +289,13 @@ class Link:
         client.on_break = self._broken
         client.chains, client.compressed = self._chains, Counts(self.compressed)
         return client
+
+    def _compression_offered(self) -> tuple[int, ...]:
+        if not self.options.compress:
+            return ()
+        from smb3server.compression.codecs import COMPRESSION
+
+        return COMPRESSION
 
     async def _choose_channels(self, session: ClientSession) -> None:
         """Open the channels that were asked for. Nobody waits for RDMA that was not."""
@@ -470,8 +483,7 @@ class Link:
         try:
             async with asyncio.timeout(self.options.timeout):
                 dialects = [session.client.dialect]
-                compression = COMPRESSION if self.options.compress else ()
-                offer = Offer(compression=compression, require_signing=self.options.signs)
+                offer = Offer(compression=self._compression_offered(), require_signing=self.options.signs)
                 client = await Client.connect(transport, dialects, offer, client_guid=self._guid)
                 client.chains, client.compressed = self._chains, Counts(self.compressed)
                 login = self._login
@@ -540,10 +552,17 @@ class Link:
         counts[0] += written
         counts[1] += read
 
+    def _make_line(self) -> Line:
+        from smb3server.client.one_sided import Line
+
+        return Line(self._place_of_line)
+
     def _place_of_line(self) -> Place | None:
         """Return where data goes by RDMA in software, which can serve files."""
+        from smb3server.client.one_sided import Place
+
         for channel in self._data:
-            if channel.by_rdma and channel.fabric in one_sided.FABRICS and not channel.lost:
+            if channel.by_rdma and channel.fabric in fabrics.SOFTWARE and not channel.lost:
                 host, port = channel.tree.client.transport.peer_address
                 return Place(self._fabrics.provider(channel.fabric), host, port)
         return None

@@ -27,6 +27,8 @@ from smb3server.wire import attributes as attr
 
 SMALL_PER_JOB = 8
 """Small files that are copied at a time for each larger one."""
+WAITING = 256
+"""Files at most that wait for being copied."""
 MAX_AT_ONCE = 64
 """Files that are copied at a time at most."""
 
@@ -123,7 +125,9 @@ class Copier:
     several: bool = False
     """Whether ``copy`` is called more than once."""
     totals: Totals = field(default_factory=Totals)
-    _queue: asyncio.Queue[_Job] = field(default_factory=lambda: asyncio.Queue(64))
+    _queue: asyncio.Queue[_Job] = field(default_factory=lambda: asyncio.Queue(WAITING))
+    _has_room: asyncio.Future[None] | None = None
+    """Is there while the queue was full and has not been half empty since: somebody waits for that."""
     _workers: list[asyncio.Task[None]] = field(default_factory=list)
     _large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """For files that are not small: each of them has several pieces in flight."""
@@ -225,6 +229,9 @@ class Copier:
     async def _work(self) -> None:
         while True:
             job = await self._queue.get()
+            room = self._has_room
+            if room is not None and not room.done() and self._queue.qsize() <= WAITING // 2:
+                room.set_result(None)
             if job.item.size <= SMALL:
                 await self._copy_file(job)
             else:
@@ -320,14 +327,14 @@ class Copier:
         return first
 
     async def _queue_job(self, job: _Job) -> None:
-        if not self._queue.full():
-            self._queue.put_nowait(job)
-            return
-        putting = asyncio.ensure_future(self._queue.put(job))
-        await asyncio.wait([putting, *self._workers], return_when=asyncio.FIRST_COMPLETED)
-        if not putting.done():
-            putting.cancel()
-            await self._finish()
+        if self._queue.full():
+            # To wait for each file would cost more than to copy it.
+            self._has_room = room = asyncio.get_running_loop().create_future()
+            await asyncio.wait([room, *self._workers], return_when=asyncio.FIRST_COMPLETED)
+            self._has_room = None
+            if not room.done():
+                await self._finish()
+        self._queue.put_nowait(job)
 
     async def _copy_folder(self, source: Place, folder: Item, target: Place, path: str, old: Item | None) -> None:
         try:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FABRICS = ("iwarp", "roce")
-"""Fabrics in software: NICs reach memory, and no files."""
 _TIMEOUT = 5.0
 """Seconds to connect a line."""
 

@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -113,7 +114,7 @@ class Place(Protocol):
     async def copy(self, path: str, target: Place, writing: Writing) -> Transfer:
         """Copy a file to another place."""
 
-    async def take_local(self, file: Path, writing: Writing) -> Transfer:
+    async def take_local(self, file: str, writing: Writing) -> Transfer:
         """Write a file of this machine to the place."""
 
     async def take_remote(self, share: Share, path: str, writing: Writing) -> Transfer:
@@ -141,6 +142,8 @@ class LocalPlace:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._within = "" if root == Path() else os.path.join(root, "")
+        """What the names of the folder's entries follow."""
 
     @property
     def name(self) -> str:
@@ -202,11 +205,11 @@ class LocalPlace:
 
     async def copy(self, path: str, target: Place, writing: Writing) -> Transfer:
         """Copy a file to a share."""
-        return await target.take_local(self.at(path), writing)
+        return await target.take_local(self._within + path if path else str(self.root), writing)
 
-    async def take_local(self, file: Path, writing: Writing) -> Transfer:
+    async def take_local(self, file: str, writing: Writing) -> Transfer:
         """Raise ``OSError``: cp(1) copies from one local folder to another."""
-        raise OSError(errno.EOPNOTSUPP, "both are of this machine; cp(1) copies those", str(file))
+        raise OSError(errno.EOPNOTSUPP, "both are of this machine; cp(1) copies those", file)
 
     async def take_remote(self, share: Share, path: str, writing: Writing) -> Transfer:
         """Download a file."""
@@ -342,6 +345,7 @@ class SharePlace:
     def __init__(self, share: Share, base: str = "") -> None:
         self.share = share
         self.base = base
+        self._address = str(share.address)
 
     @property
     def name(self) -> str:
@@ -350,7 +354,7 @@ class SharePlace:
 
     def show(self, path: str) -> str:
         """Return the address of a path."""
-        return names.join(str(self.share.address), self.at(path))
+        return names.join(self._address, self.at(path))
 
     def at(self, path: str) -> str:
         """Return the path in the share."""
@@ -398,13 +402,16 @@ class SharePlace:
         """Copy a file to a share or to this machine."""
         return await target.take_remote(self.share, self.at(path), writing)
 
-    async def take_local(self, file: Path, writing: Writing) -> Transfer:
+    async def take_local(self, file: str, writing: Writing) -> Transfer:
         """Upload a file."""
         path, attributes, replace = self.at(writing.path), writing.attributes, writing.replaces
+        upload = partial(
+            self.share.upload, file, path, exact=True, attributes=attributes, replace=replace, **writing.how
+        )
+        if not writing.read_only:
+            return await upload()
         async with self._writable(path, writing.read_only):
-            return await self.share.upload(
-                file, path, exact=True, attributes=attributes, replace=replace, **writing.how
-            )
+            return await upload()
 
     async def take_remote(self, share: Share, path: str, writing: Writing) -> Transfer:
         """Copy a file of this share, or of another one."""

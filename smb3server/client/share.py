@@ -20,17 +20,13 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar, U
 from smb3server.client import entries, errors, names
 from smb3server.client.credentials import Login
 from smb3server.client.entries import Entry, filetime_of
-from smb3server.client.file import MODES, File, normal_mode
-from smb3server.client.handle import Handle, open_handle
 from smb3server.client.link import Link
-from smb3server.client.links import Links
 from smb3server.client.options import CopyKeywords, CopyOptions
 from smb3server.client.protocol import steps
 from smb3server.client.protocol.steps import Step
 from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
 from smb3server.process.log_lines import printable
 from smb3server.wire import attributes as attr
-from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.file_info import (
     BASIC,
@@ -43,14 +39,16 @@ from smb3server.wire.file_info import (
     decode_all,
     encode_rename,
 )
-from smb3server.wire.fs_info import FULL_SIZE, FsInfoClass, decode_attribute
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    # Who copies no file does not pay for these modules.
+    # Who copies or opens no file does not pay for these modules.
+    from smb3server.client.file import File
+    from smb3server.client.handle import Handle
+    from smb3server.client.links import Links
     from smb3server.client.small_files import Content
     from smb3server.client.transfers import Transfer
 
@@ -69,14 +67,6 @@ _LOOK = int(Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
 _FOLDER = int(CreateOptions.DIRECTORY_FILE)
 _NO_FOLDER = int(CreateOptions.NON_DIRECTORY_FILE)
 _ITSELF = int(CreateOptions.OPEN_REPARSE_POINT)
-_WATCHED = int(
-    NotifyFilter.FILE_NAME
-    | NotifyFilter.DIR_NAME
-    | NotifyFilter.ATTRIBUTES
-    | NotifyFilter.SIZE
-    | NotifyFilter.LAST_WRITE
-    | NotifyFilter.CREATION
-)
 _MARK = steps.set_info(FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
 """Lets the server remove a file when it is closed. [MS-FSCC 2.4.11]"""
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
@@ -111,13 +101,6 @@ class Usage(NamedTuple):
 
 
 _TO_WATCH = int(Access.READ_DATA | Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
-_ACTIONS: dict[int, str] = {
-    Action.ADDED: "added",
-    Action.REMOVED: "removed",
-    Action.MODIFIED: "modified",
-    Action.RENAMED_OLD_NAME: "renamed_from",
-    Action.RENAMED_NEW_NAME: "renamed_to",
-}
 
 
 _Method = Callable[Concatenate["Share", str, P], Coroutine[object, object, T]]
@@ -165,6 +148,8 @@ class Share:
         self._links: Links[Share] | None = None
         """None if the share is no namespace."""
         if link.is_dfs and link.options.follow:
+            from smb3server.client.links import Links
+
             self._links = Links(
                 link,
                 login,
@@ -263,6 +248,8 @@ class Share:
         attributes: int = 0,
         share: int = SHARE_ALL,
     ) -> Handle:
+        from smb3server.client.handle import open_handle
+
         name = self._on_share(path)
         return await open_handle(self.link, path, name, access, disposition, options, attributes, share)
 
@@ -490,8 +477,10 @@ class Share:
 
     async def disk_usage(self) -> Usage:
         """Return the size of the share's volume, and what this user may still use of it. [MS-FSCC 2.5.4]"""
+        from smb3server.wire.fs_info import FULL_SIZE, FsInfoClass
+
         with self._named(""):
-            data = await self.link.again(self._volume)
+            data = await self.link.again(partial(self._volume, level=FsInfoClass.FULL_SIZE))
         size = FULL_SIZE.unpack(data)
         unit = size.sectors_per_unit * size.bytes_per_sector
         total, free = size.total_units * unit, size.caller_available_units * unit
@@ -499,10 +488,12 @@ class Share:
 
     async def file_system(self) -> str:
         """Return the name that the server has for its file system, as NTFS or FAT32. [MS-FSCC 2.5.1]"""
+        from smb3server.wire.fs_info import FsInfoClass, decode_attribute
+
         with self._named(""):
             return decode_attribute(await self.link.again(partial(self._volume, level=FsInfoClass.ATTRIBUTE)))
 
-    async def _volume(self, tree: Tree, level: int = FsInfoClass.FULL_SIZE) -> bytes:
+    async def _volume(self, tree: Tree, level: int) -> bytes:
         asked = steps.query_info(level, InfoType.FILESYSTEM)
         _, (found,) = await tree.with_open(self._on_share(""), _LOOK, [asked])
         assert isinstance(found, bytes)
@@ -512,6 +503,8 @@ class Share:
 
     async def open(self, path: StrPath, mode: str = "rb") -> File:
         """Open a file in a binary mode of the built-in ``open``."""
+        from smb3server.client.file import MODES, File, normal_mode
+
         clean, mode = names.clean(path), normal_mode(mode)
         access, disposition = MODES[mode]
         return File(await self._handle(clean, access, disposition, _NO_FOLDER), mode)
@@ -596,10 +589,10 @@ class Share:
         """
         from smb3server.client import transfers
 
-        source, clean = Path(local), names.clean(path)
+        source, clean = os.fspath(local), names.clean(path)
         if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
-            clean = names.join(clean, source.name)
-        share, there = await self._place(clean)
+            clean = names.join(clean, Path(source).name)
+        share, there = (self, clean) if self._links is None else await self._place(clean)
         return await transfers.upload(
             _Target(share, there, replace),
             source,
@@ -792,6 +785,8 @@ class Share:
         If the connection is lost, or more happens than the server can report, a change ``overflow`` says that some were
         missed: list the folder then. Of a namespace, changes beyond its links are not reported.
         """
+        from smb3server.client.watching import ACTIONS, WATCHED
+
         clean = names.clean(path)
         share, there = await self._place(clean)
         if share is not self:
@@ -809,12 +804,12 @@ class Share:
             try:
                 while True:
                     with self._named(clean):
-                        found = await tree.changes(await tree.watch(folder, _WATCHED, recursive))
+                        found = await tree.changes(await tree.watch(folder, WATCHED, recursive))
                     if found is None:
                         yield Change("overflow", clean)
                     for action, name in found or ():
                         below = "/".join(map(self._from_share, name.split("\\")))
-                        yield Change(_ACTIONS.get(action, "modified"), names.join(clean, below))
+                        yield Change(ACTIONS.get(action, "modified"), names.join(clean, below))
             except errors.RemoteConnectionError:
                 if self.link.is_current(channel):
                     raise

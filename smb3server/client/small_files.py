@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 from smb3server.client import errors
 from smb3server.client.link import Link
@@ -34,10 +34,14 @@ SMALL = 1 << 16
 """Bytes of the largest file that is copied in this way: what one credit pays for."""
 PART_ACCESS = int(Access.GENERIC_WRITE | Access.DELETE | Access.READ_ATTRIBUTES)
 _NO_FOLDER = int(CreateOptions.NON_DIRECTORY_FILE)
+_READ, _SHARE_READ = int(Access.GENERIC_READ), int(ShareAccess.READ)
+_CLOSE, _FLUSH = steps.close(), steps.flush()
 _REMOVE = steps.set_info(FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
 _LOOK = int(Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
 _VERSION = steps.query_info(FileInfoClass.NETWORK_OPEN, size=NETWORK_OPEN.size)
 _CONTENT, _COMPRESSED_CONTENT = steps.read(SMALL), steps.read(SMALL, compressed=True)
+
+T = TypeVar("T")
 
 
 class Content(NamedTuple):
@@ -54,14 +58,13 @@ def goes_by_chain(link: Link, size: int) -> bool:
     return size <= SMALL and link.line is None and size < link.moves_by_rdma_from
 
 
-@contextlib.asynccontextmanager
-async def _channel(link: Link) -> AsyncIterator[Tree]:
-    """Yield a channel for data, on which the open is made, too: one of the session that is there now."""
+async def _on_channel(link: Link, work: Callable[[Tree], Awaitable[T]]) -> T:
+    """Do something on a channel for data, on which the open is made, too: one of the session that is there now."""
     await link.ready()
     channel = link.pick()
     channel.busy += 1
     try:
-        yield channel.tree
+        return await work(channel.tree)
     finally:
         channel.busy -= 1
 
@@ -71,19 +74,16 @@ async def read(link: Link, name: str) -> Content | None:
     it has: it is to be read in pieces then. Raises ``StatusError`` and ``ConnectionLost``.
     """
 
-    async def attempt() -> Content | None:
-        async with _channel(link) as tree:
-            content = _CONTENT if tree.client.negotiated.compression is None else _COMPRESSED_CONTENT
-            file, (data, now) = await tree.with_open(
-                name, int(Access.GENERIC_READ), [content, _VERSION], options=_NO_FOLDER
-            )
-            if len(data) != file.size:
-                return None
-            link.count_as(link.kind_of(tree), 0, len(data))
-            found = NETWORK_OPEN.unpack(now)
-            return Content(file.response, data, (found.end_of_file, found.last_write_time))
+    async def attempt(tree: Tree) -> Content | None:
+        content = _CONTENT if tree.client.negotiated.compression is None else _COMPRESSED_CONTENT
+        file, (data, now) = await tree.with_open(name, _READ, [content, _VERSION], options=_NO_FOLDER)
+        if len(data) != file.size:
+            return None
+        link.count_as(link.kind_of(tree), 0, len(data))
+        found = NETWORK_OPEN.unpack(now)
+        return Content(file.response, data, (found.end_of_file, found.last_write_time))
 
-    return await link.until_done(attempt)
+    return await link.until_done(lambda: _on_channel(link, attempt))
 
 
 class Written(NamedTuple):
@@ -108,27 +108,26 @@ async def write(link: Link, file: Written) -> bool:
     """
     naming = False
 
-    async def attempt() -> bool:
+    async def attempt(tree: Tree) -> bool:
         nonlocal naming
-        async with _channel(link) as tree:
-            if naming and await _is_named(tree, file):
-                return True
-            naming = False
-            part = await _write_part(tree, file)
-            if not file.is_unchanged():
-                await tree.do_all(part, [_REMOVE, steps.close()])
-                return False
-            naming = True
-            record = encode_rename(RenameInformation(int(file.replaces), 0, file.name))
-            renamed, _ = await tree.do_all(part, [steps.set_info(FileInfoClass.RENAME, record), steps.close()])
-            if isinstance(renamed, ServerError):
-                naming = False
-                await _remove(tree, file.part)
-                raise renamed
-            link.count_as(link.kind_of(tree), len(file.data), 0)
+        if naming and await _is_named(tree, file):
             return True
+        naming = False
+        part = await _write_part(tree, file)
+        if not file.is_unchanged():
+            await tree.do_all(part, [_REMOVE, _CLOSE])
+            return False
+        naming = True
+        record = encode_rename(RenameInformation(int(file.replaces), 0, file.name))
+        renamed, _ = await tree.do_all(part, [steps.set_info(FileInfoClass.RENAME, record), _CLOSE])
+        if isinstance(renamed, ServerError):
+            naming = False
+            await _remove(tree, file.part)
+            raise renamed
+        link.count_as(link.kind_of(tree), len(file.data), 0)
+        return True
 
-    return await link.until_done(attempt)
+    return await link.until_done(lambda: _on_channel(link, attempt))
 
 
 async def _write_part(tree: Tree, file: Written) -> RemoteFile:
@@ -138,16 +137,16 @@ async def _write_part(tree: Tree, file: Written) -> RemoteFile:
         *([steps.write(file.data)] if length else []),
         # A last WRITE may change the time after it was set, until it is set by this very open. [MS-FSA 2.1.5.15.2]
         steps.set_info(FileInfoClass.BASIC, BASIC.pack(file.times)),
-        steps.flush(),
+        _FLUSH,
     ]
     part, results = await tree.open_and(
-        file.part, PART_ACCESS, wanted, CreateDisposition.OVERWRITE_IF, _NO_FOLDER, int(ShareAccess.READ)
+        file.part, PART_ACCESS, wanted, CreateDisposition.OVERWRITE_IF, _NO_FOLDER, _SHARE_READ
     )
     error: BaseException | None = next((result for result in results if isinstance(result, ServerError)), None)
     if error is None and length and results[0] != length:
         error = errors.make(errno.EIO, reason=f"the server wrote {results[0]} of {length} bytes")
     if error is not None:
-        await tree.do_all(part, [_REMOVE, steps.close()])
+        await tree.do_all(part, [_REMOVE, _CLOSE])
         raise error
     return part
 

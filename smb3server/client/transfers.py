@@ -298,7 +298,7 @@ async def data_ranges(source: Handle, start: int, size: int) -> list[Range]:
 # To a share
 
 
-async def upload(target: Target, source: Path, how: CopyOptions, attributes: int) -> Transfer:
+async def upload(target: Target, source: str, how: CopyOptions, attributes: int) -> Transfer:
     """Copy a local file to ``target``. Raises ``OSError``."""
     began = time.monotonic()
     # O_NONBLOCK: a FIFO must not block.
@@ -306,9 +306,9 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(source))
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), source)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(source))
+            raise OSError(errno.EINVAL, "not a regular file", source)
         size = status.st_size
         has_holes = how.sparse and status.st_blocks * 512 < size
         version = version_of(f"{socket.gethostname()}:{os.path.abspath(source)}", size, status.st_mtime_ns)
@@ -326,7 +326,7 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
             if how.progress is not None:
                 how.progress(0, size)
             if len(data) < size or not await _completed(target.write_small(part_name, data, times, is_unchanged)):
-                raise changed(str(source))
+                raise changed(source)
             if how.progress is not None:
                 how.progress(size, size)
         else:
@@ -335,14 +335,14 @@ async def upload(target: Target, source: Path, how: CopyOptions, attributes: int
                 if has_holes:
                     await make_sparse(part)
 
-                reader = _Reader(descriptor, str(source))
+                reader = _Reader(descriptor, source)
 
                 def pieces(begin: int, end: int) -> AsyncGenerator[tuple[int, Buffer], None]:
                     return reader.pieces(_local_ranges(descriptor, begin, end) if has_holes else [(begin, end)])
 
                 await write_part(part, pieces, start, size, how.progress, reader.give_back)
                 if not is_unchanged():
-                    raise changed(str(source))
+                    raise changed(source)
                 await complete(target, part, times)
                 if has_holes:
                     # Samba 4.17 forgets the attribute when a file is renamed.
@@ -547,7 +547,7 @@ class _Reader:
         return done
 
 
-async def _compare(remote: Handle, descriptor: int, size: int, local: Path) -> None:
+async def _compare(remote: Handle, descriptor: int, size: int, local: str | Path) -> None:
     """Read both files and compare them."""
     done = 0
     async with contextlib.aclosing(remote.pieces(0, size)) as pieces:

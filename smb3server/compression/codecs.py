@@ -39,6 +39,20 @@ else:
         return bool(_IN_PYTHON[algorithm].decompress(memoryview(data), into))
 
 
+COMPRESSION = tuple(
+    algorithm
+    for algorithm in (
+        CompressionAlgorithm.LZ4,
+        CompressionAlgorithm.LZ77,
+        CompressionAlgorithm.LZ77_HUFFMAN,
+        CompressionAlgorithm.LZNT1,
+        CompressionAlgorithm.PATTERN_V1,
+    )
+    if algorithm in QUICK
+)
+"""What a client offers that wants messages compressed: the quickest algorithm first."""
+
+
 def compress(algorithm: int, data: Buffer, room: int) -> bytes | None:
     """Return the compressed data, or None if it takes more than ``room`` bytes. ``algorithm``: any but NONE and
     PATTERN_V1."""

@@ -9,8 +9,9 @@ from smb3server.client.protocol import Client, ClientSession, ServerError, open_
 from smb3server.client.protocol.connection import Requests
 from smb3server.client.protocol.interfaces import query_interfaces
 from smb3server.client.protocol.messages import Way
-from smb3server.client.protocol.negotiation import COMPRESSION, Offer
+from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.transports import speaks_smb1
+from smb3server.compression.codecs import COMPRESSION
 from smb3server.doctor import mount_commands
 from smb3server.doctor.fabrics import amounts, try_fabrics
 from smb3server.doctor.findings import Verdict

@@ -164,9 +164,6 @@ def is_afp_info(data: Buffer) -> bool:
     return bytes(data[:4]) == _SIGNATURE
 
 
-SHORT_NAME_SIZE = 24
-"""Bytes of an entry's ShortName, which holds the size of the resource fork and the most important of Finder's
-information."""
 _ENTRY = struct.Struct(">8s2s2sI")
 _RESOURCE = struct.Struct("<Q")
 _AFP_EPOCH = 946684800

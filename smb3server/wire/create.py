@@ -2,12 +2,15 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from smb3server.wire.create_contexts import RawContext, pack_contexts, parse_contexts
 from smb3server.wire.fields import Message, decode_name, tail
 from smbdirect.errors import DecodeError
 from smbdirect.fields import Int8ul, Int16ul, Int32ul, Int64ul
+
+if TYPE_CHECKING:
+    # Commands of the client send no contexts, and start sooner without the module.
+    from smb3server.wire.create_contexts import RawContext
 
 
 class CreateDisposition(enum.IntEnum):
@@ -139,44 +142,55 @@ CREATE_REQUEST = Message(CreateRequest)
 CREATE_RESPONSE = Message(CreateResponse, ("create_contexts_offset", "create_contexts_length"))
 
 
-def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawContext]]:
+def parse_request(message: memoryview) -> tuple[CreateRequest, str, list["RawContext"]]:
     """Decode the fixed part, the name as sent, and the contexts in their order. Raises ``DecodeError``."""
     record = CREATE_REQUEST.parse(message)
     start = CREATE_REQUEST.end
     name = decode_name(tail(message, record.name_offset, record.name_length, start))
     contexts: list[RawContext] = []
     if record.create_contexts_length:
+        from smb3server.wire.create_contexts import parse_contexts
+
         if record.create_contexts_offset % 8:
             raise DecodeError("create contexts not aligned to eight bytes")
         contexts = parse_contexts(tail(message, record.create_contexts_offset, record.create_contexts_length, start))
     return record, name, contexts
 
 
-def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext] = ()) -> bytes:
+def pack_request(record: CreateRequest, name: str, contexts: Sequence["RawContext"] = ()) -> bytes:
     """Encode a request with its name and contexts."""
     raw = name.encode("utf-16-le", "surrogatepass")
     start = CREATE_REQUEST.end
     # The buffer must have at least one byte. Windows and Linux pad an empty name to eight.
     area = bytearray(raw or bytes(8))
-    fields = {"name_offset": start, "name_length": len(raw)}
+    contexts_offset = contexts_length = 0
     if contexts:
+        from smb3server.wire.create_contexts import pack_contexts
+
         area += bytes(-(start + len(area)) % 8)
-        fields["create_contexts_offset"] = start + len(area)
+        contexts_offset = start + len(area)
         packed = pack_contexts(contexts)
-        fields["create_contexts_length"] = len(packed)
+        contexts_length = len(packed)
         area += packed
-    return CREATE_REQUEST.pack_fields(*record._replace(**fields)) + bytes(area)
+    # The last four fields say where name and contexts are.
+    return CREATE_REQUEST.pack_fields(*record[:-4], start, len(raw), contexts_offset, contexts_length) + bytes(area)
 
 
-def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext]]:
+def parse_response(message: memoryview) -> tuple[CreateResponse, list["RawContext"]]:
     """Decode a response and its contexts. Raises ``DecodeError``."""
     record, area = CREATE_RESPONSE.parse_both(message)
-    return record, parse_contexts(area) if area else []
+    if not area:
+        return record, []
+    from smb3server.wire.create_contexts import parse_contexts
+
+    return record, parse_contexts(area)
 
 
-def pack_response(record: CreateResponse, contexts: Sequence[RawContext] = ()) -> bytes:
+def pack_response(record: CreateResponse, contexts: Sequence["RawContext"] = ()) -> bytes:
     """Encode a response with its contexts."""
     if not contexts:
         return CREATE_RESPONSE.pack_fields(*record)
+    from smb3server.wire.create_contexts import pack_contexts
+
     packed = pack_contexts(contexts)
     return CREATE_RESPONSE.build(record, packed)

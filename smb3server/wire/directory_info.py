@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from smb3server.wire import attributes as attr
-from smb3server.wire.apple import SHORT_NAME_SIZE
 from smb3server.wire.fields import decode_name
 from smb3server.wire.file_info import FileInfoClass, chain
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
+SHORT_NAME_SIZE = 24
+"""Bytes of an entry's ShortName. For Macs it holds the size of the resource fork and the most important of Finder's
+information."""
 _DIRECTORY = struct.Struct("<IIqqqqqqII")
 _FULL = struct.Struct("<IIqqqqqqIII")
 _ID_FULL = struct.Struct("<IIqqqqqqIIIIQ")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from smb3server.client.protocol import Client
-from smb3server.client.protocol.messages import Break, ServerError
+from smb3server.client.protocol.messages import ServerError
 from smb3server.client.protocol.tree import READ_WRITE, SHARE_ALL, RemoteFile, Tree
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import CreateDisposition
@@ -22,6 +22,9 @@ from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
+
+if TYPE_CHECKING:
+    from smb3server.client.protocol.messages import Break
 
 T = TypeVar("T")
 

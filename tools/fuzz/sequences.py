@@ -10,9 +10,8 @@ import random
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from smb3server.client.protocol.messages import Break
 from smb3server.client.protocol.session import ClientSession
 from smb3server.client.protocol.tree import RemoteFile, Tree
 from smb3server.wire import create_contexts as contexts
@@ -28,6 +27,9 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError
 from smbdirect.message_transport import RemoteBuffer
 from tools.fuzz.client import FuzzClient
+
+if TYPE_CHECKING:
+    from smb3server.client.protocol.messages import Break
 
 STEP_SECONDS = 0.3
 """Seconds that a request may wait for its answer; requests that wait by their nature are cancelled then."""

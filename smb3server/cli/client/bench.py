@@ -111,4 +111,4 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
             carrier = {"tcp": "TCP", "messages": "messages over SMB Direct"}.get(kind, f"RDMA ({kind})")
             print(f"carried by  {carrier}: {size_text(written)} written, {size_text(read)} read")
 
-    return run(take(options), work)
+    return run(take(options), work, moves_data=True)

@@ -184,7 +184,7 @@ def _copy(given: dict[str, Any], how: MirrorOptions, find: Callable[[Shares], An
         _conclude(shares, totals, time.monotonic() - began, quiet=quiet, as_json=as_json, dry_run=dry_run)
         return EXIT_FAILED if totals.failed else shares.listed_all
 
-    return run(connection, work)
+    return run(connection, work, moves_data=True)
 
 
 def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as_json: bool, dry_run: bool) -> None:

@@ -240,7 +240,7 @@ def cat(address: tuple[str, ...], **options: Any) -> int:
                         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    return run(take(options), work)
+    return run(take(options), work, moves_data=True)
 
 
 @click.command("watch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -194,11 +194,12 @@ class Shares:
     async def of_server(self, text: str) -> list[ListedShare] | None:
         """Return the shares of the server that an address names; None if it names a share."""
         from smb3server.client.address import parse
-        from smb3server.client.share_list import list_shares
 
         with contextlib.suppress(ValueError):
             if parse(text).share:
                 return None
+        from smb3server.client.share_list import list_shares
+
         address = address_of(text)
         return await list_shares(str(address), **self._options(address))
 
@@ -272,8 +273,10 @@ def size_text(size: float) -> str:
     raise AssertionError
 
 
-def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]]) -> int:
-    """Run the body of a command with shares, and return its exit status. Errors become ``CommandError``."""
+def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]], *, moves_data: bool = False) -> int:
+    """Run the body of a command with shares, and return its exit status. Errors become ``CommandError``.
+
+    A command that ``moves_data`` has the faster event loop, which takes longer to load."""
     from smb3server.client.credentials import CredentialsError
     from smb3server.config.error import ConfigError
 
@@ -287,21 +290,26 @@ def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]])
             await shares.close()
 
     try:
-        import uvloop
-    except ImportError:
-        import asyncio
-
-        runner = asyncio.run
-    else:
-        runner = uvloop.run
-    try:
-        return runner(main()) or EXIT_DONE
+        return _runner(moves_data)(main()) or EXIT_DONE
     except BrokenPipeError:
         raise
     except (CredentialsError, ConfigError, ValueError) as error:
         raise CommandError(shown(str(error)), EXIT_USAGE) from error
     except OSError as error:
         raise CommandError(shown(str(error)), status_of(error)) from error
+
+
+def _runner(fast: bool) -> Callable[[Coroutine[object, object, int | None]], int | None]:
+    """Return what runs a coroutine on an event loop of its own: on uvloop's if that is to be fast, and it is there."""
+    if fast:
+        with contextlib.suppress(ImportError):
+            import uvloop
+
+            run_fast: Callable[[Coroutine[object, object, int | None]], int | None] = uvloop.run
+            return run_fast
+    import asyncio
+
+    return asyncio.run
 
 
 def _servers(context: click.Context) -> list[str]:

@@ -7,13 +7,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from smb3server.client.protocol import negotiation
 from smb3server.client.protocol.exposed import ExposedPool
 from smb3server.client.protocol.messages import (
     CREDIT_SIZE,
-    Break,
     Call,
     Chains,
     Part,
@@ -24,18 +23,21 @@ from smb3server.client.protocol.messages import (
 )
 from smb3server.client.protocol.silence import Silence
 from smb3server.compression.benefit import LONG, Benefit, Counts
-from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, Packed, largest_plain
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.crypto.envelope import EnvelopeError, is_from_server, seal, sign_request, unseal
 from smb3server.wire.compression import COMPRESSION_PROTOCOL_ID, COMPRESSION_TRANSFORM
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.negotiate import Capability, Dialect
-from smb3server.wire.oplock_break import parse_notification
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.codec import Buffer
+from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from smbdirect.message_transport import InboundMessage, MessageTransport
+
+if TYPE_CHECKING:
+    # Most connections need none of these modules, and each takes its time to load.
+    from smb3server.client.protocol.messages import Break
+    from smb3server.compression.transform import Packed
 
 NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 CLOSE_TIMEOUT = 5.0
@@ -47,6 +49,11 @@ transport's buffer. Bytes of a payload from which it is sent without a copy.
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
 _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
+# Looking up the member of an enumeration takes longer than comparing it, and these are compared for each message.
+_FIRST_DIALECT = int(Dialect.SMB_2_0_2)
+_PENDING, _SESSION_DELETED = int(NtStatus.PENDING), int(NtStatus.USER_SESSION_DELETED)
+_WRITE = int(Command.WRITE)
+_NO_SIGNATURE = bytes(16)
 
 
 class Requests:
@@ -222,6 +229,17 @@ class Requests:
             self.cancel(started)
             raise
 
+    async def finish_chain(self, calls: Sequence[Call]) -> list[Reply]:
+        """Wait for the final responses of a started chain."""
+        replies: list[Reply] = []
+        try:
+            for call in calls:
+                replies.append(await call.future)
+        except asyncio.CancelledError:
+            self.cancel(calls[len(replies)])
+            raise
+        return replies
+
     async def start(
         self,
         command: int,
@@ -271,9 +289,13 @@ class Requests:
     def _charge(self, payload: int) -> int:
         return max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
 
+    def _charge_of(self, parts: Sequence[Part]) -> int:
+        """Return the credits of a chain. Most of its requests cost one each."""
+        return len(parts) + sum(self._charge(part.payload) - 1 for part in parts if part.payload > CREDIT_SIZE)
+
     def can_chain(self, parts: Sequence[Part]) -> bool:
         """Return whether the credits held, with those that outstanding responses will return, pay for a chain."""
-        charge = sum(self._charge(part.payload) for part in parts)
+        charge = self._charge_of(parts)
         return charge <= self.credits or charge <= min(self._reach, self.credits_wanted)
 
     async def start_chain(
@@ -284,8 +306,7 @@ class Requests:
         ``flags`` are added to those of the first one. Each is signed for itself, with its padding; a chain is encrypted
         as a whole. Raises ``ConnectionLost``, and ``ProtocolError`` as ``start`` does. [MS-SMB2 3.2.4.1.4]
         """
-        charges = [self._charge(part.payload) for part in parts]
-        total = sum(charges)
+        total = self._charge_of(parts)
         if self.credits < total or self.closed is not None:
             await self._wait_for_credits(total)
         encrypt = session.encrypt or tree_id in session.encrypted_trees
@@ -296,17 +317,20 @@ class Requests:
         segments: list[Buffer] = []
         last = len(parts) - 1
         for number, part in enumerate(parts):
-            length = HEADER_SIZE + sum(map(len, part.body))
-            padding = -length % 8 if number < last else 0
-            following = length + padding if number < last else 0
-            call = self._enter(part.command, charges[number], session, tree_id, signed, encrypt, flags, following)
+            padding = following = 0
+            if number < last:
+                length = HEADER_SIZE + sum(map(len, part.body))
+                padding = -length % 8
+                following = length + padding
+            charge = self._charge(part.payload) if part.payload > CREDIT_SIZE else 1
+            call = self._enter(part.command, charge, session, tree_id, signed, encrypt, flags, following)
             flags = _RELATED
             calls.append(call)
             message = bytearray().join((HEADER.pack_fields(*call.header), *part.body, bytes(padding)))
             if signed and session.signer is not None:
                 sign_request(message, session.signer)
             segments.append(message)
-        writes = any(part.command == Command.WRITE for part in parts)
+        writes = any(part.command == _WRITE for part in parts)
         self._send(self._packed_chain(segments) if writes else segments, session, encrypt)
         return calls
 
@@ -338,15 +362,23 @@ class Requests:
     ) -> Call:
         """Make a request's header, with ``charge`` credits and MessageIds, and expect its response."""
         self.credits -= charge
-        header = Header(
-            credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
-            command=command,
-            credits=max(charge, self.credits_wanted - self.credits),
-            flags=flags | (_SIGNED if signed else 0),
-            next_command=next_command,
-            message_id=self._next_message_id,
-            tree_id=tree_id,
-            session_id=session.session_id if session is not None else 0,
+        header = new_record(
+            Header,
+            (
+                PROTOCOL_ID,
+                HEADER_SIZE,
+                charge if self.dialect > _FIRST_DIALECT else 0,
+                0,
+                command,
+                max(charge, self.credits_wanted - self.credits),
+                flags | _SIGNED if signed else flags,
+                next_command,
+                self._next_message_id,
+                0,
+                tree_id,
+                session.session_id if session is not None else 0,
+                _NO_SIGNATURE,
+            ),
         )
         self._next_message_id += charge
         started = Call(header, charge, session, self._loop.create_future(), signed, encrypted)
@@ -470,7 +502,7 @@ class Requests:
             return
         if len(view) < HEADER_SIZE:
             raise DecodeError("shorter than a header")
-        header = HEADER.make(HEADER.fields_from(view))
+        header = new_record(Header, HEADER.fields_from(view))
         if header.protocol_id != PROTOCOL_ID:
             raise DecodeError("not an SMB2 message")
         if header.next_command or len(view) < KEEP_IN_PLACE:
@@ -486,6 +518,8 @@ class Requests:
         agreed, sizes = self.negotiated.compression, self.negotiated
         if agreed is None:
             raise ProtocolError("compressed message, and compression was not negotiated", "MS-SMB2 3.2.5.1.1")
+        from smb3server.compression.transform import ON_THREAD_FROM, CompressionError, largest_plain
+
         largest = largest_plain((sizes.max_read_size, sizes.max_write_size, sizes.max_transact_size))
         limit = min(largest, self.transport.max_message_size)
         declared = COMPRESSION_TRANSFORM.fields_from(view)[1] if len(view) >= COMPRESSION_TRANSFORM.size else 0
@@ -513,6 +547,8 @@ class Requests:
         if self.closed is not None:
             future.exception()
             return
+        from smb3server.compression.transform import CompressionError
+
         try:
             self._take_expanded(future.result(), size, sealed_by)
         except (CompressionError, ProtocolError, StatusError) as error:
@@ -528,12 +564,14 @@ class Requests:
                 raise DecodeError("bad NextCommand")
             self._take_one(Reply(header, view[:step], sealed_by=sealed_by))
             view = view[step:]
-            header = HEADER.unpack(view)
+            header = new_record(Header, HEADER.fields_from(view))
         self._take_one(Reply(header, view, sealed_by=sealed_by))
 
     def _take_one(self, reply: Reply) -> None:
         header = reply.header
         if header.message_id == NO_MESSAGE_ID:
+            from smb3server.wire.oplock_break import parse_notification
+
             notification = parse_notification(reply.message)
             reply.release()
             self.on_break(notification)
@@ -542,7 +580,7 @@ class Requests:
         started = self._calls.get(header.message_id)
         if started is None:
             raise ProtocolError(f"response to no request: {header.message_id}", "MS-SMB2 3.2.5.1.2")
-        if header.status == NtStatus.PENDING and header.flags & _ASYNC:
+        if header.status == _PENDING and header.flags & _ASYNC:
             started.async_id = header.async_id
             self._silence.interim(started)
             reply.release()
@@ -567,7 +605,7 @@ class Requests:
             return
         if session is None or session.signer is None:
             return
-        if reply.header.status == NtStatus.USER_SESSION_DELETED:
+        if reply.header.status == _SESSION_DELETED:
             return
         if not reply.header.flags & _SIGNED:
             if started.signed or started.encrypted:

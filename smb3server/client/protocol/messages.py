@@ -8,19 +8,21 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.signing import Signer
 from smb3server.wire.header import Header
-from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak
 from smb3server.wire.rdma_transform import RdmaTransformId
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProtocolError
 from smbdirect.message_transport import InboundMessage
 
-Break = OplockBreak | LeaseBreakNotification
+if TYPE_CHECKING:
+    from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak
+
+    Break = OplockBreak | LeaseBreakNotification
 CREDIT_SIZE = 65536
 """Payload bytes that one credit pays for. [MS-SMB2 3.1.5.2]"""
 

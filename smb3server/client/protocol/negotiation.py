@@ -6,9 +6,8 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from smb3server.compression import codecs
-from smb3server.compression.transform import Agreement
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.wire.compression import CHAINED, COMPRESSION_CAPABILITIES, CompressionAlgorithm, pack_compression
 from smb3server.wire.header import HEADER_SIZE
@@ -27,20 +26,12 @@ from smb3server.wire.negotiate import (
 from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTransformId, pack_capabilities
 from smbdirect.errors import DecodeError, ProtocolError
 
+if TYPE_CHECKING:
+    # Who compresses nothing does not pay for the import.
+    from smb3server.compression.transform import Agreement
+
 DIALECTS = tuple(int(dialect) for dialect in Dialect if dialect != Dialect.WILDCARD)
 """All dialects that the client speaks."""
-COMPRESSION = tuple(
-    algorithm
-    for algorithm in (
-        CompressionAlgorithm.LZ4,
-        CompressionAlgorithm.LZ77,
-        CompressionAlgorithm.LZ77_HUFFMAN,
-        CompressionAlgorithm.LZNT1,
-        CompressionAlgorithm.PATTERN_V1,
-    )
-    if algorithm in codecs.QUICK
-)
-"""What a client offers that wants messages compressed: the quickest algorithm first."""
 _SHA_512 = 1
 _CONTEXT = struct.Struct("<HHI")
 _ONCE = frozenset(ContextType) - {ContextType.NETNAME}
@@ -208,6 +199,8 @@ def _compression(data: memoryview, offer: Offer) -> Agreement | None:
     """Return how messages may be compressed. NONE alone says that nothing of what was offered is there. [MS-SMB2
     3.2.5.2]
     """
+    from smb3server.compression.transform import Agreement
+
     values, offered = numbers_of(data, COMPRESSION_CAPABILITIES.size), offer.compression
     _, _, flags = COMPRESSION_CAPABILITIES.fields_from(data)
     if values == (CompressionAlgorithm.NONE,) and offered:

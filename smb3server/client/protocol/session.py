@@ -24,7 +24,6 @@ from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.envelope import is_from_server
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import Signer, make_signer
-from smb3server.wire import ioctl
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -233,6 +232,8 @@ class ClientSession:
         """Ask the server, in a signed message, what was negotiated. Raises ``ProtocolError`` if it is something else.
         [MS-SMB2 3.2.5.5, 3.2.5.14.12]
         """
+        from smb3server.wire import ioctl
+
         client = self.client
         dialects, offer = client.offered
         guid = client.client_guid if max(dialects) >= Dialect.SMB_2_1 else bytes(16)

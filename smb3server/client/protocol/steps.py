@@ -79,11 +79,12 @@ def set_info(info_class: int, data: bytes, info_type: int = InfoType.FILE, addit
         record = set_wire.SetInfoRequest(
             info_type=info_type,
             info_class=info_class,
+            buffer_length=len(data),
             additional_information=additional,
             persistent=file_id[0],
             volatile=file_id[1],
         )
-        return [set_wire.build_set_info_request(record, data)]
+        return [set_wire.SET_INFO_REQUEST.pack_fields(*record), data or b"\0"]
 
     return Step(Command.SET_INFO, body, len, len(data))
 

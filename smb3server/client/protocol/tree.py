@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from smb3server.client.protocol import steps
 from smb3server.client.protocol.connection import Requests
@@ -15,21 +15,16 @@ from smb3server.client.protocol.messages import CREDIT_SIZE, Call, Part, Protect
 from smb3server.client.protocol.payloads import Choice, choose, expose, reveal, transform_of_response
 from smb3server.client.protocol.steps import FileId, Step
 from smb3server.compression.benefit import Benefit
-from smb3server.compression.transform import COMPRESSED_FROM, ON_THREAD_FROM, Packed
-from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import close as close_wire
 from smb3server.wire import create as create_wire
-from smb3server.wire import ioctl as ioctl_wire
-from smb3server.wire import lock as lock_wire
+from smb3server.wire import directory_info, file_info
 from smb3server.wire import query_directory as directory_wire
 from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
-from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
-from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.rdma_transform import CryptoTransform, pack_transforms
 from smb3server.wire.status import NtStatus, StatusError
@@ -37,12 +32,21 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, DecodeError
 from smbdirect.message_transport import RemoteBuffer
 
+if TYPE_CHECKING:
+    # Most commands need none of these modules, and each takes its time to load.
+    from smb3server.compression.transform import Packed
+    from smb3server.wire.change_notify import Notification
+    from smb3server.wire.create_contexts import RawContext
+    from smb3server.wire.lock import LockElement
+    from smb3server.wire.oplock_break import OplockBreak
+
 READ = int(Access.GENERIC_READ)
 READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
 SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 _SUCCESS = (NtStatus.SUCCESS,)
 _BACKSLASH = "\\"
 _FOUND = (NtStatus.SUCCESS, NtStatus.END_OF_FILE)
+_CLOSE = steps.close()
 _OVERHEAD = 512
 """Bytes around the data of a READ or WRITE: transform header, header, body and padding, rounded up."""
 _NOT_UNDERSTOOD = frozenset(
@@ -245,11 +249,13 @@ class Tree:
         """
         return await self._do(steps.close(flags), file.file_id)
 
-    async def lock(self, file: RemoteFile, elements: Sequence[lock_wire.LockElement], sequence: int = 0) -> None:
+    async def lock(self, file: RemoteFile, elements: Sequence[LockElement], sequence: int = 0) -> None:
         """Lock or unlock byte ranges. [MS-SMB2 3.2.4.19]
 
         ``sequence`` holds LockSequenceNumber and LockSequenceIndex, so that the request can be repeated; 0 means none.
         """
+        from smb3server.wire import lock as lock_wire
+
         record = lock_wire.LockRequest(lock_sequence=sequence, persistent=file.file_id[0], volatile=file.file_id[1])
         await self._ask(Command.LOCK, [lock_wire.pack_request(record, elements)], len)
 
@@ -288,7 +294,7 @@ class Tree:
         What follows a failed request is done all the same, unless CREATE failed: so nothing may be wanted that relies
         on what is before it. [MS-SMB2 3.2.4.1.4, 3.3.5.2.7.2]
         """
-        file, results = await self.open_and(name, access, [*wanted, steps.close()], disposition, options)
+        file, results = await self.open_and(name, access, [*wanted, _CLOSE], disposition, options)
         for result in results:
             if isinstance(result, ServerError):
                 raise result
@@ -353,7 +359,7 @@ class Tree:
     async def _chain(self, parts: Sequence[Part], flags: int) -> list[Reply]:
         """Send related requests, and return their responses."""
         calls = await self.client.start_chain(parts, self.session, self.tree_id, flags)
-        return [await self.client.finish(call) for call in calls]
+        return await self.client.finish_chain(calls)
 
     def _result(self, reply: Reply, parse: Callable[[memoryview], R], accept: Sequence[int]) -> R | ServerError:
         try:
@@ -432,7 +438,7 @@ class Tree:
         return bytes(found)
 
     async def _read_inline(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        compressed = length >= COMPRESSED_FROM and self.client.negotiated.compression is not None
+        compressed = self._asks_for_compression(length)
         record = io_wire.ReadRequest(
             padding=io_wire.READ_DATA_OFFSET,
             flags=int(io_wire.ReadFlags.REQUEST_COMPRESSED) if compressed else 0,
@@ -457,6 +463,13 @@ class Tree:
         finally:
             if reply.inbound is not None:
                 reply.release()
+
+    def _asks_for_compression(self, length: int) -> bool:
+        if self.client.negotiated.compression is None:
+            return False
+        from smb3server.compression.transform import COMPRESSED_FROM
+
+        return length >= COMPRESSED_FROM
 
     def _channel(self, invalidate: bool) -> io_wire.Channel:
         """Choose whether the server may invalidate the buffer's token. [MS-SMB2 2.2.19, 2.2.21]
@@ -570,7 +583,11 @@ class Tree:
         agreed upon, or does not pay. [MS-SMB2 3.1.4.4]
         """
         agreed, length = self.client.negotiated.compression, len(data)
-        if agreed is None or length < COMPRESSED_FROM or self.is_pipe:
+        if agreed is None:
+            return None
+        from smb3server.compression.transform import COMPRESSED_FROM, ON_THREAD_FROM
+
+        if length < COMPRESSED_FROM or self.is_pipe:
             return None
         if file.benefit is None:
             file.benefit = Benefit()
@@ -650,6 +667,8 @@ class Tree:
 
     async def watch(self, directory: RemoteFile, completion_filter: int, recursive: bool = False) -> Call:
         """Start one CHANGE_NOTIFY; pass the result to ``changes`` to wait for it. [MS-SMB2 3.2.4.18]"""
+        from smb3server.wire import change_notify
+
         record = change_notify.ChangeNotifyRequest(
             flags=change_notify.WATCH_TREE if recursive else 0,
             output_buffer_length=65536,
@@ -660,14 +679,16 @@ class Tree:
         body = change_notify.CHANGE_NOTIFY_REQUEST.pack(record)
         return await self.client.start(Command.CHANGE_NOTIFY, [body], self.session, self.tree_id)
 
-    async def changes(self, watching: Call) -> list[change_notify.Notification] | None:
+    async def changes(self, watching: Call) -> list[Notification] | None:
         """Wait for a watch and return the changes; None if there were too many to report."""
         reply = await self.client.finish(watching)
         self.client.check(reply, (NtStatus.SUCCESS, NtStatus.NOTIFY_ENUM_DIR))
         try:
             if reply.status == NtStatus.NOTIFY_ENUM_DIR:
                 return None
-            return change_notify.decode_notifications(query_wire.parse_output_response(reply.message))
+            from smb3server.wire.change_notify import decode_notifications
+
+            return decode_notifications(query_wire.parse_output_response(reply.message))
         finally:
             reply.release()
 
@@ -710,6 +731,8 @@ class Tree:
         accept: Sequence[int] = (NtStatus.SUCCESS,),
     ) -> bytes:
         """Send an FSCTL and return its output. Without ``file`` it is not sent on an open. [MS-SMB2 3.2.4.20]"""
+        from smb3server.wire import ioctl as ioctl_wire
+
         persistent, volatile = file.file_id if file is not None else (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
         record = ioctl_wire.IoctlRequest(
             ctl_code=code,
@@ -728,9 +751,13 @@ class Tree:
 
     async def acknowledge_oplock_break(self, notification: OplockBreak) -> None:
         """Acknowledge an oplock break with the level that the server named. [MS-SMB2 3.2.5.19.1]"""
+        from smb3server.wire.oplock_break import OPLOCK_BREAK
+
         await self._ask(Command.OPLOCK_BREAK, [OPLOCK_BREAK.pack(notification)], len)
 
     async def acknowledge_lease_break(self, lease_key: bytes, lease_state: int) -> None:
         """Acknowledge a lease break with ``lease_state``. [MS-SMB2 3.2.5.19.2]"""
+        from smb3server.wire.oplock_break import LEASE_BREAK, LeaseBreak
+
         body = LEASE_BREAK.pack(LeaseBreak(lease_key=lease_key, lease_state=lease_state))
         await self._ask(Command.OPLOCK_BREAK, [body], len)

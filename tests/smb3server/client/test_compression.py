@@ -14,8 +14,9 @@ import pytest
 
 from smb3server.client import Share, connect
 from smb3server.client.protocol import Client
-from smb3server.client.protocol.negotiation import COMPRESSION, DIALECTS, Offer, parse
+from smb3server.client.protocol.negotiation import DIALECTS, Offer, parse
 from smb3server.client.protocol.transports import open_tcp
+from smb3server.compression.codecs import COMPRESSION
 from smb3server.compression.transform import Agreement
 from smb3server.wire.compression import CompressionAlgorithm, pack_compression
 from smb3server.wire.header import HEADER_SIZE

@@ -141,7 +141,8 @@ def test_a_lasting_open_gives_way_when_it_is_asked_to(served: Home, folder: Path
 
 def test_a_second_copy_of_one_file_does_no_harm(served: Home, folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "big"
-    source.write_bytes(os.urandom(16 * MIB))
+    # It takes longer than the two that come second.
+    source.write_bytes(os.urandom(16 * MIB) * 4)
 
     async def work(share: Share) -> None:
         begun = asyncio.Event()
