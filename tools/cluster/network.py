@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import itertools
 import os
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 NETWORK, NETWORK6 = "10.77.0", "fd77::"
 INTERFACE = "eth0"
 """Interface of every member."""
 _count = itertools.count()
+_CLONE_NEWNET = 0x40000000
 
 
 def why_not() -> str | None:
@@ -33,6 +36,15 @@ def why_not() -> str | None:
 def ip(*arguments: str) -> str:
     """Run ``ip`` and return its output. Raises ``CalledProcessError``."""
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def enter(name: str) -> None:
+    """Move the calling thread into a namespace that ``ip netns`` has made. Raise ``OSError``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with (Path("/run/netns") / name).open("rb") as space:
+        if libc.setns(space.fileno(), _CLONE_NEWNET):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), name)
 
 
 class Network:
@@ -96,13 +108,11 @@ class Network:
 
     def run(self, member: str, action: Callable[[], None]) -> None:
         """Run ``action`` on a thread whose sockets are the member's. Raise the errors of ``action``."""
-        from pyroute2 import netns
-
         failure: list[BaseException] = []
 
         def target() -> None:
             try:
-                netns.setns(self.names[member])
+                enter(self.names[member])
                 action()
             except BaseException as error:
                 failure.append(error)

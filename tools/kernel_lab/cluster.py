@@ -25,10 +25,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyroute2 import netns
-
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import DeletePrefix
+from tools.cluster.network import enter
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.persist import Failing, Node
 from tools.kernel_lab.server import ServerError
@@ -224,7 +223,7 @@ class Cluster(Failing):
                 await store.close()
 
         def run() -> None:
-            netns.setns(self.wires.hub)
+            enter(self.wires.hub)
             asyncio.run(body())
 
         # A network namespace belongs to a thread.
