@@ -193,9 +193,9 @@ def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], 
         connection.max_read_size = read_offer(connection.transport, settings, _reads_inline(request))
         connection.max_write_size = server.max_write_size
     if dialect >= Dialect.SMB_3_0:
-        if settings.multichannel:
+        # Only for clients that ask for it. impacket: every CREATE fails if a server offers directory leases.
+        if settings.multichannel and body.capabilities & Capability.MULTI_CHANNEL:
             capabilities |= Capability.MULTI_CHANNEL
-        # Only for clients that support it. impacket: every CREATE fails if a server offers it.
         if settings.directory_leases and body.capabilities & Capability.DIRECTORY_LEASING:
             capabilities |= Capability.DIRECTORY_LEASING
         if server.has_continuous_availability and body.capabilities & Capability.PERSISTENT_HANDLES:

@@ -12,6 +12,7 @@ import spnego
 from smb3server.settings.server import Settings
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.negotiate import Capability
 from smb3server.wire.status import NtStatus
 from tests.lab.wire_client import ECHO, Client, Harness, context, contexts_for, drive, ioctl_body, negotiate_body
 
@@ -113,6 +114,22 @@ def test_no_common_cipher_is_no_encryption() -> None:
         reply = await client.negotiate(contexts=[contexts_for()[0], context(2, struct.pack("<HH", 1, 99))])
         assert reply.status == 0
         assert next(iter(harness.server.connection_list)).cipher_id == 0
+
+    drive(test)
+
+
+@pytest.mark.parametrize("dialect", [0x0300, 0x0302, 0x0311])
+@pytest.mark.parametrize("asked", [Capability.MULTI_CHANNEL, Capability.DIRECTORY_LEASING])
+def test_a_capability_is_for_clients_that_ask_for_it(dialect: int, asked: Capability) -> None:
+    """3.3.5.4, as pike's ``CapMultichannel`` wants it."""
+
+    async def test(harness: Harness) -> None:
+        for capabilities in (asked, Capability(0)):
+            client = await harness.connect()
+            reply = await client.negotiate(dialect, capabilities=int(capabilities))
+            (offered,) = struct.unpack_from("<I", reply.body, 24)
+            both = Capability.MULTI_CHANNEL | Capability.DIRECTORY_LEASING
+            assert offered & both == capabilities
 
     drive(test)
 

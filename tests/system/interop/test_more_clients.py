@@ -1,4 +1,4 @@
-"""rclone, GNOME's file manager, pysmb, nmap, and names as smbprotocol's own tests write them."""
+"""rclone, GNOME's file manager, pysmb, scapy, nmap, and names as smbprotocol's own tests write them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -166,6 +167,38 @@ def test_pysmb_which_knows_2_0_2_only(served: Served, signing: str) -> None:
         client.deleteFiles("share", "pysmb/*")
         client.deleteDirectory("share", "pysmb")
     assert not (served.share / "pysmb").exists()
+
+
+SCAPY = """
+import sys
+from pathlib import Path
+from scapy.layers.smbclient import smbclient
+port, dialect, encrypted, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True", sys.argv[4]
+options = {"MAX_DIALECT": dialect, "REQUIRE_ENCRYPTION": encrypted}
+client = smbclient("127.0.0.1", "WORKGROUP\\\\u", password="pw", port=port, cli=False, **options)
+print("shares", sorted(share[0] for share in client.shares()))
+client.use("share")
+client.put(name)
+print("files", [entry[0] for entry in client.ls()])
+print("the same", client.cat("scapy") == Path(name).read_bytes())
+client.rm("scapy")
+client.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "encrypted"),
+    [(0x0202, False), (0x0302, False), (0x0311, True)],
+)
+def test_scapy_plain_and_encrypted(served: Served, tmp_path: Path, dialect: int, encrypted: bool) -> None:
+    """Its client has NTLM, signing and encryption of its own."""
+    file = tmp_path / "scapy"
+    file.write_bytes(random.Random(10).randbytes(200_001))
+    shown = run(sys.executable, "-c", SCAPY, str(served.port), str(dialect), str(encrypted), str(file))
+    assert "shares ['IPC$', 'share']" in shown
+    assert re.search(r"^files .*'scapy'", shown, re.MULTILINE)
+    assert "the same True" in shown
+    assert not (served.share / "scapy").exists()
 
 
 ROOT, NMAP = needing("nmap")[1:]
