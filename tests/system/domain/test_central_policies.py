@@ -79,6 +79,9 @@ def member(domain: Domain, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             done = by_impacket(made, "--set", "data", folder, policy)
             assert done.returncode == 0, done.stderr + made.log
         yield made
+    # Other modules join under the same name.
+    left = made.run("leave")
+    assert left.returncode == 0, left.stderr
 
 
 def by_impacket(member: Member, *arguments: str) -> subprocess.CompletedProcess[str]:
