@@ -68,3 +68,11 @@ def test_a_module_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     problem = native.problem("broken_native")
     assert problem is not None
     assert "broken_native" in problem
+
+
+def test_a_module_of_another_build_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A free-threaded Python finds one of the stable ABI."""
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    (tmp_path / "other_build.py").write_text("raise SystemError('init function returned uninitialized object')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert native.problem("other_build") == "built for another Python: init function returned uninitialized object"
