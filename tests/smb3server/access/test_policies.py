@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smb3server.access import tokens
+from smb3server.access.caller import Caller
 from smb3server.access.check import Token
 from smb3server.access.claims import Claim, Claims, ClaimType
 from smb3server.access.conditions.expression import Code, Term, pack
@@ -146,3 +147,15 @@ def test_files_have_the_access_that_their_policy_leaves(stored: str) -> None:
         assert tokens.maximal_access(found, token(), user) & WRITE
     made.replace({})
     assert tokens.maximal_access(found, token(policies=made), User(0, 0)) & WRITE
+
+
+def test_what_a_policy_says_is_asked_each_time() -> None:
+    """A server that keeps answers about a file must not keep these: policies change while the file does not."""
+    made = policies(finance=READERS)
+    plain, under_policy = (Described(info(), file(*sacl).pack()) for sacl in ((), (scoped(FINANCE),)))
+    caller = Caller(token(policies=made), User(1000, 1000), FILE_ALL_ACCESS)
+    assert caller.needs_more(under_policy)
+    assert not caller.needs_more(plain)
+    made.replace({FINANCE: Policy("All", (Rule(Acl((allow(EVERYONE, FILE_ALL_ACCESS),))),))})
+    assert not caller._replace(token=token()).needs_more(under_policy)
+    assert caller.needs_more(under_policy)
