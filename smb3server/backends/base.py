@@ -698,6 +698,10 @@ class Backend(ABC):
         """The store that the files are in: this one, or the one that ``as_posix`` gave this view of."""
         return self
 
+    def keeps(self, found: Described) -> bool:
+        """Return whether ``look`` finds this very object again as long as the file does not change."""
+        return False
+
     def is_available(self) -> bool:
         """Return whether the store exists. If its directory is gone, no client can connect."""
         return True

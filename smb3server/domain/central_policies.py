@@ -6,6 +6,7 @@ after a start without any controller. Texts are kept, and not what they mean to 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -173,28 +174,46 @@ class CentralPolicies:
         self._names = names
         self._domain = domain
         self._current: list[PolicyText] | None = None
+        """Those that apply."""
+        self._kept: list[PolicyText] | None = None
+        """Those that the file has, as far as is known."""
         self.policies = Policies()
 
     def load(self) -> None:
         """Apply what the file has, if there is one."""
         try:
-            self._apply(kept(self._file).policies)
+            self._kept = kept(self._file).policies
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
             log.warning("central access policies: %s", error)
+        else:
+            self._apply(self._kept)
 
     def refresh(self) -> None:
-        """Ask a controller, and apply and keep what it says. Blocks. Raises ``NoController`` and ``OSError``."""
+        """Ask a controller, and apply and keep what it says. Blocks. Raises ``NoController``, and ``OSError`` if it
+        cannot be kept: it applies even then."""
         found = self._directory.ask(from_directory)
-        if found == self._current:
-            os.utime(self._file)
-            return
-        if self._current and not found:
-            log.warning("the directory shows no central access policies any more: files are as their descriptors say")
-        # What applies is what would apply after a crash.
+        if found != self._current:
+            if self._current and not found:
+                log.warning(
+                    "the directory shows no central access policies any more: files are as their descriptors say"
+                )
+            self._apply(found)
+        try:
+            self._keep(found)
+        except OSError as error:
+            text = f"they apply, but the next start would not know them: {error.strerror}"
+            raise OSError(error.errno, text, str(self._file)) from error
+
+    def _keep(self, found: list[PolicyText]) -> None:
+        """Have the file say this, and when it was said last. Raises ``OSError``."""
+        if found == self._kept:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._file)
+                return
         replace_file(self._file, _packed(found), self._dress)
-        self._apply(found)
+        self._kept = found
 
     def _dress(self, descriptor: int) -> None:
         """Give a file that root makes to the owner of its folder, who is the server's user."""

@@ -386,6 +386,9 @@ class LocalBackend(Backend):
                 # Not by ``release``: the file had a name when it was found.
                 os.close(descriptor)
 
+    def keeps(self, found: Described) -> bool:
+        return self.store.kept.has(found)
+
     def _data_flags(self, request: OpenRequest) -> int:
         """Return the flags of open(2) for the data of a regular file, as the request wants it; -1 if it is not to be
         opened."""

@@ -65,3 +65,9 @@ class KeptAttributes:
         if len(self._files) > MAX_FILES:
             self._files.popitem(last=False)
         return file
+
+    def has(self, found: Described) -> bool:
+        """Return whether this very object is kept for its file."""
+        key = found.info.key
+        file = self._files.get((key.volume, key.inode))
+        return file is not None and file.described is not None and file.described[2] is found

@@ -326,7 +326,7 @@ def _describing(asking: _Asking) -> Seen | None:
     if information is None:
         return None
     created, closing = _created(asking, opened, shown), _closed(asked, shown)
-    if not (path and caller.needs_more(found)):
+    if backend.keeps(found) and not (path and caller.needs_more(found)):
         parts = created[:_FILE_ID_AT], created[_FILE_ID_AT + _FILE_ID.size :]
         _known[key] = _Known(found, asked, circumstances, parts, information, closing)
         if len(_known) > _MOST_KNOWN:

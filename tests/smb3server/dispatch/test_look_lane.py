@@ -407,6 +407,19 @@ def test_what_is_known_of_a_file_until_it_changes(
     asyncio.run(body())
 
 
+def test_nothing_is_known_of_files_that_the_store_looks_at_anew(roomy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with scene(roomy, monkeypatch) as made:
+            made.harness.server.share_list["local"].backend.store.kept.device = None
+            looking._known.clear()
+            await asyncio.sleep(2 * RACY_NS / 1e9)
+            for _ in range(2):
+                assert await made.same(name="file")
+            assert not looking._known
+
+    asyncio.run(body())
+
+
 def test_what_is_known_of_files_is_bounded(roomy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         async with scene(roomy, monkeypatch) as made:

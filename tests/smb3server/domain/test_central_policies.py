@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ pytest.importorskip("impacket", reason="needs the part domain")
 
 from smb3server.access.descriptor import Sid
 from smb3server.access.policies import RECOVERY
+from smb3server.domain import central_policies
 from smb3server.domain.central_policies import CentralPolicies, PolicyText, RuleText, file_of, from_directory, kept
 from smb3server.domain.ldap_client import NO_SUCH_OBJECT, Entry, LdapError
 from smb3server.domain.user import NoController
@@ -154,6 +156,33 @@ def test_the_file_says_when_a_controller_was_asked(controller: Controller, file:
     del controller.directory.policies[f"CN=Staff,CN=Central Access Policies,{BASE}"]
     policies.refresh()
     assert set(policies.policies.known) == {FINANCE} and kept(file).policies == FOUND[:1]
+
+
+def test_what_cannot_be_kept_applies_and_is_kept_later(
+    controller: Controller, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    policies = applied(controller, file)
+    with monkeypatch.context() as patch:
+        patch.setattr(central_policies, "replace_file", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="they apply, but the next start would not know them: No space left"):
+                policies.refresh()
+            assert set(policies.policies.known) == {FINANCE, STAFF}
+    assert not file.exists()
+    policies.refresh()
+    assert kept(file).policies == FOUND
+
+
+def test_a_file_that_was_removed_is_written_again(controller: Controller, file: Path) -> None:
+    """As the doctor says of a damaged one."""
+    policies = applied(controller, file)
+    policies.refresh()
+    file.unlink()
+    policies.refresh()
+    assert kept(file).policies == FOUND
 
 
 def test_the_log_tells_when_the_last_policy_is_gone(
