@@ -401,7 +401,8 @@ static int cut_write(struct chain *chain, PyObject *request, struct message *mes
     write_word(message->header + 4, token);
     write_long(message->header + 8, address);
     more = message->total ? (message->total - 1) / room : 0;
-    chain->position += fpdu_size(chain->max_ulpdu) * more + fpdu_size(message->total - more * room + TAGGED_SIZE - LENGTH_FIELD);
+    chain->position += fpdu_size(chain->max_ulpdu) * more;
+    chain->position += fpdu_size(message->total - more * room + TAGGED_SIZE - LENGTH_FIELD);
     chain->fpdus += more + 1;
     chain->bytes_write += message->total;
     return 1;
@@ -445,8 +446,8 @@ static int cut_read(struct chain *chain, PyObject *request, struct message *mess
     int result;
 
     /* The sink: one segment of plain bytes that may be written. */
-    if (message->opened != 1 || !PyMemoryView_Check(message->buffers[0].obj) || message->buffers[0].readonly || !message->buffers[0].format ||
-        strcmp(message->buffers[0].format, "B") != 0)
+    if (message->opened != 1 || !PyMemoryView_Check(message->buffers[0].obj) || message->buffers[0].readonly ||
+        !message->buffers[0].format || strcmp(message->buffers[0].format, "B") != 0)
         return 0;
     if (chain->segment && chain->position && chain->position + READ_REQUEST_FPDU > chain->segment)
         return 0;
@@ -459,7 +460,8 @@ static int cut_read(struct chain *chain, PyObject *request, struct message *mess
     if (result)
         return -1;
     result = remote_of(request, known, &token, &address, (uint64_t)message->total);
-    if (result != 1 || total != (uint64_t)message->total || stag > 0xFFFFFFFF || total > 0xFFFFFFFF || READ_REQUEST_SIZE > chain->max_ulpdu)
+    if (result != 1 || total != (uint64_t)message->total || stag > 0xFFFFFFFF || total > 0xFFFFFFFF ||
+        READ_REQUEST_SIZE > chain->max_ulpdu)
         return result < 0 ? -1 : 0;
     PyBuffer_Release(message->buffers);
     message->opened = message->total = 0; /* a Read Request has no payload */

@@ -276,4 +276,10 @@ def test_the_user_of_the_unit_serves_and_rotates(domain: Domain, tmp_path: Path)
         put = ("smbclient", f"//{address}/data", "-U", f"{WORKGROUP}\\alice%{PASSWORD}", "-c", "put /etc/hostname a")
         done = domain.command("client", *put)
         assert done.returncode == 0, done.stdout + done.stderr
+        policies, end = state / "domain.policies", time.monotonic() + 40
+        while not policies.exists():
+            assert time.monotonic() < end, member.log
+            time.sleep(0.1)
+    found = policies.stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (NOBODY[0], 0o600)
     assert (tmp_path / "data" / "a").exists()
