@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 
 from smb3server.commands import load
-from tests.lab import examples, slow_shares
+from tests.lab import collected_before, examples, forked_starts, slow_shares
 from tests.lab.etcd import Etcd, SecuredEtcd
 from tests.lab.leftovers import Leftovers
 
 examples.choose()
+forked_starts.install()
 load()
 """Servers that tests make have handlers of all commands, as the service's have."""
 if slow_shares.wanted():
     slow_shares.force()
     os.environ["PYTHONPATH"] = slow_shares.python_path(Path(__file__).parents[1])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        collected_before.compile_for_workers(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from smb3server.cli.main import main as cli_main
 from smb3server.config.command_line.arguments import parse_arguments
 from smb3server.config.error import ConfigError
 from smb3server.config.reader import read_file
+from tests.lab.forked_starts import own_interpreter
 from tests.lab.served import ROOT, run, served
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of others need root")
@@ -182,7 +183,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
 def test_the_command_line_does_not_keep_a_password(tmp_path: Path, form: tuple[str, ...]) -> None:
     """/proc/PID/cmdline, which everybody may read, and what ``ps`` shows."""
     (tmp_path / "share").mkdir()
-    with served(tmp_path, "--share", f"data={tmp_path / 'share'}", *form) as server:
+    with own_interpreter(), served(tmp_path, "--share", f"data={tmp_path / 'share'}", *form) as server:
         shown = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
         assert PASSWORD.encode() not in shown
         assert b"u:" + b"*" * len(PASSWORD) in shown

@@ -1,0 +1,309 @@
+"""Start ``python -m smb3server`` out of an interpreter that has its modules already.
+
+Hundreds of tests start the command as a process of its own. A new interpreter spends half a second of processor time
+on imports, several times what the server then does. So each process that runs tests keeps one interpreter, the spare,
+which has imported them and does nothing else. Where a test starts the command, the spare forks: twice, so that the new
+process becomes a child of the process that runs the tests, which adopts orphans for this moment
+(PR_SET_CHILD_SUBREAPER, prctl(2)).
+
+The test gets what ``subprocess.Popen`` promises: a child with its process id, descriptors, folder and environment.
+Where a fork could not give that, the command has an interpreter of its own: for another user, namespace or program
+before the command, for other variables that are read when modules are imported, and on a terminal. So it has for tests
+that ask for one (``own_interpreter``), and always with ``OWN_INTERPRETERS=1``. /proc/PID/cmdline is the spare's.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+VARIABLE = "OWN_INTERPRETERS"
+_MODULES = ("smb3server",)
+_LOADED = (
+    *("smb3server.cli.main", "smb3server.cli.server.serving", "smb3server.service.service"),
+    *("smb3server.service.clustering", "smb3server.service.witnessing", "smb3server.service.web_page"),
+    *("smb3server.discovery", "smbdirect.providers.iwarp", "smbdirect.providers.roce", "smb3server.client.share"),
+    *("pyroute2", "uvloop", "psutil", "aiohttp", "zeroconf", "multiprocessing.context"),
+)
+"""What the spare imports: what starts of the command import when they get there."""
+_READ_AT_IMPORT = ("PYTHON", "SMB3SERVER", "SLOW_", "LD_", "LC_", "LANG")
+"""How variables begin that an interpreter or a module may have read before the fork."""
+_NAMESPACES = ("net", "mnt", "pid", "user")
+_LIMITS = [number for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_")]
+_PR_SET_CHILD_SUBREAPER = 36
+_HIGH = 500
+"""Descriptors from here on are out of the way of those that a process was started with."""
+
+
+def spare(descriptor: int) -> str | None:
+    """Answer requests until their sender is gone. In the process that was asked for, return the module to run."""
+    for module in _LOADED:
+        importlib.import_module(module)
+    load_commands = importlib.import_module("smb3server.commands").load
+    load_commands()
+    assert threading.active_count() == 1, threading.enumerate()
+    gc.collect()
+    gc.freeze()
+    asked = socket.socket(fileno=descriptor)
+    asked.sendall(b"r")
+    while True:
+        ancillary: list[tuple[int, int, bytes]]
+        head, ancillary, _, _ = asked.recvmsg(4, socket.CMSG_SPACE(64 * array.array("i").itemsize))
+        if not head:
+            return None
+        received = array.array("i")
+        for _, _, data in ancillary:
+            received.frombytes(data)
+        request = json.loads(_exactly(asked, *struct.unpack("<I", head)))
+        between = os.fork()
+        if between:
+            for number in received:
+                os.close(number)
+            os.waitpid(between, 0)
+            continue
+        child = os.fork()
+        if child:
+            asked.sendall(struct.pack("<I", child))
+            os._exit(0)
+        asked.close()
+        return _become(request, list(received))
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        data += (piece := connection.recv(length - len(data)))
+        assert piece
+    return data
+
+
+def _become(request: dict[str, Any], received: list[int]) -> str:
+    out_of_the_way = [fcntl.fcntl(number, fcntl.F_DUPFD, _HIGH) for number in received]
+    os.closerange(3, _HIGH)
+    for number, wanted in zip(out_of_the_way, request["descriptors"], strict=True):
+        os.dup2(number, wanted)
+        os.close(number)
+    if request["session"]:
+        os.setsid()
+    for limit, pair in zip(_LIMITS, request["limits"], strict=True):
+        if resource.getrlimit(limit) != tuple(pair):
+            resource.setrlimit(limit, pair)
+    os.umask(request["umask"])
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    module: str = request["arguments"][2]
+    sys.path[0] = request["folder"]
+    sys.argv = ["-m", *request["arguments"][3:]]
+    sys.orig_argv = request["arguments"]
+    while os.getppid() != request["parent"]:
+        time.sleep(0.0005)
+    return module
+
+
+class _Spare:
+    """The spare of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._here, there = socket.socketpair()
+        self.of = os.getpid()
+        self._surroundings = _surroundings()
+        self._variables = _read_at_import(os.environ)
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(there.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[there.fileno()],
+                cwd=ROOT,
+            )
+        if self._here.recv(1) != b"r":
+            raise AssertionError("the spare interpreter did not start")
+
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Tell whether a process with these variables, started here, would be as its forks are."""
+        return self._surroundings == _surroundings() and self._variables == _read_at_import(environment)
+
+    def start(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Return the id of a new child of this process."""
+        data = json.dumps(request).encode()
+        with self._lock:
+            _adopt_orphans(True)
+            try:
+                socket.send_fds(self._here, [struct.pack("<I", len(data))], descriptors)
+                self._here.sendall(data)
+                (child,) = struct.unpack("<I", _exactly(self._here, 4))
+                while _parent(child) != os.getpid():
+                    time.sleep(0.0002)
+            finally:
+                _adopt_orphans(False)
+        assert isinstance(child, int)
+        return child
+
+
+def _adopt_orphans(yes: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def _surroundings() -> list[object]:
+    """Return what a process inherits from the thread that starts it, and cannot be told to change."""
+    status = dict(
+        line.split(":\t", 1) for line in Path("/proc/thread-self/status").read_text().splitlines() if ":\t" in line
+    )
+    return [
+        *(os.readlink(f"/proc/thread-self/ns/{name}") for name in _NAMESPACES),
+        *(status[name] for name in ("Uid", "Gid", "Groups", "CapInh", "CapEff", "CapBnd", "SigBlk", "NoNewPrivs")),
+        status["Cpus_allowed"],
+        [signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+    ]
+
+
+_own = threading.local()
+
+
+@contextmanager
+def own_interpreter() -> Iterator[None]:
+    """Let what this thread starts have an interpreter of its own: for tests that measure starts, memory or what
+    /proc/PID/cmdline shows."""
+    before = getattr(_own, "wanted", False)
+    _own.wanted = True
+    try:
+        yield
+    finally:
+        _own.wanted = before
+
+
+def _can_fork(given: Mapping[str, Any]) -> bool:
+    """Tell whether a fork of the spare gives what ``subprocess.Popen`` is asked for."""
+    arguments = given["args"]
+    if (
+        not isinstance(arguments, list | tuple)
+        or len(arguments) < 3
+        or arguments[0] != sys.executable
+        or arguments[1] != "-m"
+        or arguments[2] not in _MODULES
+        or getattr(_own, "wanted", False)
+    ):
+        return False
+    plain = {
+        "executable": None,
+        "preexec_fn": None,
+        "close_fds": True,
+        "shell": False,
+        "restore_signals": True,
+        "gid": None,
+        "gids": None,
+        "uid": None,
+        "umask": -1,
+        "process_group": -1,
+    }
+    if any(given[name] != value for name, value in plain.items()):
+        return False
+    if any(os.isatty(number) for number in _standard(given)):
+        return False
+    paths = (given["env"] or os.environ).get("PYTHONPATH", "").split(os.pathsep)
+    return {Path(path) for path in paths if path} <= {ROOT}
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_IMPORT) and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+    }
+
+
+def _standard(given: Mapping[str, Any]) -> list[int]:
+    return [
+        own if number == -1 else number
+        for own, number in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))
+    ]
+
+
+def install() -> None:
+    """Let ``subprocess`` start the command out of a spare interpreter, where that makes no difference."""
+    if os.environ.get(VARIABLE) == "1":
+        return
+    plainly = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    signature = inspect.signature(plainly)
+    first = threading.Lock()
+    spares: list[_Spare] = []
+
+    @functools.wraps(plainly)
+    def execute_child(process: Any, *positional: Any, **named: Any) -> None:
+        given = {
+            name.removeprefix("unused_"): value
+            for name, value in signature.bind(process, *positional, **named).arguments.items()
+        }
+        if not _can_fork(given):
+            plainly(process, *positional, **named)
+            return
+        with first:
+            if not spares or spares[-1].of != os.getpid():
+                spares[:] = [_Spare()]
+        environment = os.environ if given["env"] is None else given["env"]
+        if not spares[-1].serves(environment):
+            plainly(process, *positional, **named)
+            return
+        passed = sorted(map(int, given["pass_fds"]))
+        request = {
+            "arguments": [os.fspath(argument) for argument in given["args"]],
+            "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+            "folder": os.path.abspath(given["cwd"] or "."),
+            "descriptors": [0, 1, 2, *passed],
+            "session": given["start_new_session"],
+            "limits": [resource.getrlimit(limit) for limit in _LIMITS],
+            "umask": _umask(),
+            "parent": os.getpid(),
+        }
+        process.pid = spares[-1].start(request, [*_standard(given), *passed])
+        process._child_created = True
+        process._close_pipe_fds(
+            *(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
+        )
+
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+
+
+def _umask() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:\t")[2].split()[0], 8)
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)
+    try:
+        to_run = spare(int(sys.argv[1]))
+    except KeyboardInterrupt:
+        to_run = None
+    if to_run is not None:
+        import runpy
+
+        runpy._run_module_as_main(to_run)  # type: ignore[attr-defined]
