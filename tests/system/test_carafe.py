@@ -124,13 +124,13 @@ def check(cluster: Cluster, graph: Graph, **options: Any) -> None:
         assert {component[vertex] for vertex in vertices} == {min(vertices)}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.parametrize("directed", [False, True])
 def test_results_are_those_of_networkx(cluster: Cluster, seed: int, directed: bool) -> None:
     check(cluster, random_graph(seed, directed))
 
 
-@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_kronecker_graph(cluster: Cluster, directed: bool) -> None:
     graph = kronecker(8, 8, seed=5, directed=directed)
     check(cluster, graph)

@@ -57,12 +57,13 @@ class TestCopy(AbstractCopyTests, Fixtures):  # type: ignore[misc]
     pass
 
 
+# Copying has the same patterns in every run.
 class TestGet(AbstractGetTests, Fixtures):  # type: ignore[misc]
-    pass
+    test_get_glob_edge_cases = pytest.mark.long(AbstractGetTests.test_get_glob_edge_cases)
 
 
 class TestPut(AbstractPutTests, Fixtures):  # type: ignore[misc]
-    pass
+    test_put_glob_edge_cases = pytest.mark.long(AbstractPutTests.test_put_glob_edge_cases)
 
 
 class TestOpen(AbstractOpenTests, Fixtures):  # type: ignore[misc]

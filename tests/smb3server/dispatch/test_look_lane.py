@@ -566,7 +566,10 @@ def test_data_of_files(
         async with scene(tmp_path, monkeypatch, protection) as made:
             await made.client.open("held")
             data = Data(made, tmp_path / "root")
-            for name, access, options in itertools.product(NAMES, DATA_ACCESSES, (0x64, 0x200000)):
+            cases = list(itertools.product(NAMES, DATA_ACCESSES, (0x64, 0x200000)))
+            if protection != "none":  # the rules do not depend on it: a part of the names shows that all is protected
+                cases = [case for case in cases if case[0] == "file"] + cases[::7]
+            for name, access, options in cases:
                 taken = await data.same(name=name, access=access, options=options, between=between)
                 if name == "file" and access in (READ_DATA, WRITE_DATA) and options == 0x64:
                     assert taken is (access == WRITE_DATA or between[0] == Command.READ)
