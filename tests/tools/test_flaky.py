@@ -184,7 +184,7 @@ def test_closing() -> None:
         "=== steps (minutes)",
         "  1:05  make lint",
         " 60:00  make test  exit status 2",
-        " 61:05  together",
+        " 61:05  together; some ran beside others",
         "=== passed only when repeated: 1",
         "pytest: tests/x.py::test_a (failed 2 times)",
         "    | first",
@@ -232,7 +232,8 @@ def checkout(tmp_path: Path) -> Path:
     )
     (tmp_path / "Makefile").write_text(
         f"test:\n\t{sys.executable} -m pytest -p xdist -n 1 $(PYTEST_ARGS)\n"
-        "lint docs fuzz torture torture-variants:\n\t@true\nkernel-test:\n\t@exit $(LAB)\n"
+        "lint docs fuzz torture-variants:\n\t@true\nkernel-test:\n\t@exit $(LAB)\n"
+        "torture:\n\t@echo a word of smbtorture; exit $(TORTURE)\n"
     )
     return tmp_path
 
@@ -250,20 +251,22 @@ def run_ci(checkout: Path, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def test_ci_lists_what_passed_only_the_second_time(checkout: Path) -> None:
-    ended = run_ci(checkout, LAB="0")
+    ended = run_ci(checkout, LAB="0", TORTURE="0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     end = ended.stdout[ended.stdout.index("=== steps") :]
     assert re.search(r"^ +\d+:\d\d  make test .*exit status", end, re.M)
     assert "=== passed only when repeated: 1\npytest: tests/test_it.py::test_shaky (failed once)" in end
     assert "AssertionError: the first time" in end
     assert re.search(r"^===== 2 passed, 0 skipped in .*=====\n=== all passed \(at [\d:]+\)\n\Z", end, re.M)
-    again = run_ci(checkout, LAB="0")
+    again = run_ci(checkout, LAB="0", TORTURE="0")
     assert again.returncode == 0
     assert "=== passed only when repeated: none" in again.stdout, "another run begins anew"
 
 
-def test_ci_ends_with_the_status_of_what_failed(checkout: Path) -> None:
-    ended = run_ci(checkout, LAB="3")
+@pytest.mark.parametrize(("lab", "torture"), [("3", "0"), ("0", "3")])
+def test_ci_ends_with_the_status_of_what_failed(checkout: Path, lab: str, torture: str) -> None:
+    ended = run_ci(checkout, LAB=lab, TORTURE=torture)
+    assert ("\na word of smbtorture\n" in ended.stdout) is (lab == "0")
     assert ended.returncode == 2
     assert "=== passed only when repeated: 1" in ended.stdout
     assert "all passed" not in ended.stdout

@@ -60,7 +60,7 @@ def _table(steps: Sequence[Step]) -> list[str]:
         failed = f"  exit status {step.status}" if step.status else ""
         command = textwrap.shorten(step.command, 100, placeholder=" ...")
         lines.append(f"{_clock(step.seconds)}  {command}{failed}")
-    return [*lines, f"{_clock(sum(step.seconds for step in steps))}  together"]
+    return [*lines, f"{_clock(sum(step.seconds for step in steps))}  together; some ran beside others"]
 
 
 def _list(title: str, found: Sequence[Story]) -> list[str]:
