@@ -434,7 +434,7 @@ ONCE = settings(
 )
 # Whoever asks for a number of examples looks for new ones; otherwise each run tries the same.
 LONG = settings(
-    max_examples=int(os.environ.get("MODEL_EXAMPLES", "400")),
+    max_examples=int(os.environ.get("MODEL_EXAMPLES", "200")),
     derandomize="MODEL_EXAMPLES" not in os.environ,
     deadline=None,
     suppress_health_check=list(HealthCheck),
