@@ -60,6 +60,18 @@ def check_planted_file(descriptor: int, path: Path) -> None:
         )
 
 
+def mark_of(path: Path | None) -> tuple[int, int, int]:
+    """Return what differs once a file was changed or replaced, or has another mode or owner. Zeros: it is not there.
+
+    The time of the last change (st_ctime) counts: no program can set it, and a renewed file may have any other time.
+    """
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_ctime_ns, found.st_size
+
+
 def replace_file(path: Path, content: bytes, dress: Callable[[int], None] = lambda descriptor: None) -> None:
     """Replace a file: whoever reads it, after a crash at any time, finds the old or the new content.
 

@@ -16,6 +16,7 @@ from smb3server.auth.directory import Logons
 from smb3server.auth.guessing import Guesses
 from smb3server.net.http import HttpDoor
 from smb3server.process.log_tail import LogTail
+from smb3server.process.own_files import mark_of
 from smb3server.settings.web import WebConfig
 from smb3server.web.guards import Guard
 from smb3server.web.logins import Logins
@@ -109,16 +110,19 @@ class Certificate:
         """Read it. Raises ``ValueError``."""
         self._path = path
         self._key = key
-        self._changed = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._seen = self._marks()
+        self.context = _server_context()
         self._load()
+
+    def _marks(self) -> tuple[tuple[int, int, int], ...]:
+        return mark_of(self._path), mark_of(self._key)
 
     def _load(self) -> None:
         try:
-            self._changed = self._path.stat().st_mtime
-            self.context.load_cert_chain(self._path, self._key)
+            # A context that has refused a key has no key any more: the one in use gets what another has taken.
+            for context in (_server_context(), self.context):
+                context.load_cert_chain(self._path, self._key, password=lambda: "")
         except OSError as error:
             # ssl.SSLError is one, too.
             raise ValueError(f"certificate {self._path}: {error.strerror or error}") from error
@@ -127,19 +131,33 @@ class Certificate:
         """Use a renewed certificate for new connections, from now on."""
         self._timer = asyncio.get_running_loop().call_later(RENEWAL, self._look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Use a renewed certificate from now on. One that cannot be used is said in the log, and the old one stays."""
+        marks = self._marks()
+        if marks == self._seen:
+            return
+        self._seen = marks
         try:
-            if self._path.stat().st_mtime != self._changed:
-                self._load()
-                log.info("the web page has a new certificate")
-        except (OSError, ValueError) as error:
+            self._load()
+        except ValueError as error:
             log.warning("the web page keeps its certificate: %s", error)
+        else:
+            log.info("the web page has a new certificate")
+
+    def _look(self) -> None:
+        self.look()
         self.keep_fresh()
 
     def stop(self) -> None:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def is_loopback(host: str) -> bool:

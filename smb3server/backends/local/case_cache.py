@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
 from smb3server.backends.local import syscalls
+from smb3server.backends.local.change_times import may_hide_a_change
 from smb3server.backends.local.folder_names import FolderNames
 from smb3server.wire.upcase import upcase
 
@@ -31,10 +32,9 @@ AT_ONCE = 4096
 """Names that are read at once even if the caller can wait. This takes some milliseconds."""
 _BATCH = 512
 """Names that are read per step. Other threads may run after each step."""
-RACY_NS = 50_000_000
-"""If a directory was changed less than this before it was read, its time stamps may not show another change."""
 RACY_SECONDS = 1.0
-"""Seconds for which such a reading (or one that was updated by the server's own changes) is used."""
+"""Seconds for which names are used if the directory's time stamps may hide another change (``change_times``), or if the
+names were updated by the server's own changes."""
 _RACY_SHARE = 20
 """The names of a directory are used for this many times as long as reading them took, if that is longer. Then reading a
 directory that changes all the time takes at most a twentieth of a processor."""
@@ -177,7 +177,7 @@ class CaseCache:
         self.scans += 1
         key = (stat.dev, stat.ino)
         entry = _Directory((stat.mtime, stat.ctime))
-        if time.time_ns() - stat.mtime < RACY_NS:
+        if may_hide_a_change(max(stat.mtime, stat.ctime)):
             entry.expires = time.monotonic() + RACY_SECONDS
         steps = self._steps(directory, entry, key if keep else None)
         next(steps)

@@ -1,23 +1,21 @@
 """Keeps extended attributes of files in memory while st_ctime shows that they have not changed.
 
 On the file systems in ``RELIABLE`` every change of an attribute, by any program, sets st_ctime to the kernel's time.
-That time moves in ticks of at most some milliseconds. An attribute is therefore kept only if st_ctime was older than
-that when the file was looked at: a later change then shows.
+That time moves in steps. An attribute is therefore kept only if st_ctime was older than a step when the file was looked
+at (``change_times``): a later change then shows.
 """
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 
 from smb3server.backends.base import Described
+from smb3server.backends.local.change_times import may_hide_a_change
 from smb3server.backends.local.syscalls import Statx
 
 RELIABLE = frozenset((0xEF53, 0x58465342, 0x9123683E, 0x01021994))
 """File systems of one machine: ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h). A file system of the network may
 show an old st_ctime."""
-RACY_NS = 50_000_000
-"""Nanoseconds. Longer than a tick, which is 10 ms or less."""
 MAX_FILES = 8192
 MAX_BYTES = 1024
 """Bytes of the longest value that is kept."""
@@ -57,7 +55,7 @@ class KeptAttributes:
         file = self._files.get(key)
         if file is not None and file.ctime == stat.ctime and file.btime == stat.btime:
             return file
-        if time.time_ns() - stat.ctime < RACY_NS:
+        if may_hide_a_change(stat.ctime):
             return None
         file = KeptFile(stat)
         self._files.pop(key, None)

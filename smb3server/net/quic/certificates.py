@@ -16,6 +16,7 @@ from cryptography.x509 import Certificate, ExtendedKeyUsage, ExtensionNotFound
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from smb3server.net.quic.connection import configuration
+from smb3server.process.own_files import mark_of
 
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
@@ -48,26 +49,19 @@ class Renewal:
     def __init__(self, certificate: Path, key: Path | None, use: Callable[[QuicConfiguration], None]) -> None:
         """``use`` gets the configuration for new connections. Raises ``ValueError`` if the files cannot be used."""
         self._certificate, self._key, self._use = certificate, key, use
-        self._seen = self._stamp()
+        self._seen = self._marks()
         self._timer = asyncio.get_running_loop().call_later(RENEWAL, self._look)
         use(read(certificate, key))
 
-    def _stamp(self) -> list[int]:
-        """Return when the files were changed. What is not there has no time."""
-        stamps = []
-        for path in (self._certificate, self._key):
-            try:
-                stamps.append(path.stat().st_mtime_ns if path is not None else 0)
-            except OSError:
-                stamps.append(-1)
-        return stamps
+    def _marks(self) -> tuple[tuple[int, int, int], ...]:
+        return mark_of(self._certificate), mark_of(self._key)
 
     def look(self) -> None:
         """Use a renewed certificate from now on. One that cannot be used is said in the log, and the old one stays."""
-        stamp = self._stamp()
-        if stamp == self._seen:
+        marks = self._marks()
+        if marks == self._seen:
             return
-        self._seen = stamp
+        self._seen = marks
         try:
             self._use(read(self._certificate, self._key))
         except ValueError as error:

@@ -17,6 +17,7 @@ import msgspec
 from smb3server.admin.socket import Answer, Command, RefusedError, ask
 from smb3server.config.error import ConfigError
 from smb3server.config.processes import FIRST
+from smb3server.process.own_files import mark_of
 from smb3server.service.admin.clients import choose
 from smb3server.service.admin.shares import ShareAdmin
 from smb3server.service.namespaces import RunningNamespaces
@@ -80,24 +81,16 @@ async def reload_others(member: Member, outcome: Outcome) -> None:
 async def follow_users(users: LiveUsers) -> None:
     """Read the users file again whenever somebody else has changed it."""
     path = users.config.users_file
-    seen = _stamp(path)
+    seen = mark_of(path)
     while path is not None:
         await asyncio.sleep(LOOK_FOR_USERS)
-        found = _stamp(path)
+        found = mark_of(path)
         if found != seen:
             seen = found
             try:
                 users.reload()
             except ConfigError as error:
                 log.error("users stay as they were: %s", error)
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int]:
-    try:
-        found = os.stat(path or "")
-    except OSError:
-        return 0, 0, 0
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def member_commands(member: Member, served: Served, own: Mapping[str, Command]) -> dict[str, Command]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.base import Backend, Described, OpenRequest
-from smb3server.backends.local import kept_attributes, syscalls
+from smb3server.backends.local import change_times, kept_attributes, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.kept_attributes import KeptAttributes
 from smb3server.backends.local.syscalls import Statx
@@ -71,7 +71,7 @@ def attributes(store: LocalBackend, name: str = "file") -> int:
 
 def become_old(path: Path) -> None:
     """Wait until a change of the file cannot have the time of an earlier one."""
-    while time.time_ns() - os.stat(path).st_ctime_ns < kept_attributes.RACY_NS:
+    while time.time_ns() - os.stat(path).st_ctime_ns < change_times.TICK_NS:
         time.sleep(0.01)
 
 
@@ -111,6 +111,19 @@ def test_a_change_that_has_just_been_made_may_come_again(kept: KeptAttributes) -
     """The kernel's clock may give both changes one time."""
     assert kept.of(STAT._replace(ctime=time.time_ns())) is None
     assert kept.of(STAT._replace(ctime=time.time_ns() + 3600 * 10**9)) is None
+
+
+@pytest.mark.parametrize("store", ["ext3", "ext4"])
+def test_times_without_parts_of_a_second(kept: KeptAttributes, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    """ext3, and ext4 with inodes of 128 bytes, store whole seconds: a later change in the same second does not show."""
+    changed = OLD // 10**9 * 10**9 + (0 if store == "ext3" else 1)
+    stat = STAT._replace(ctime=changed)
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 900_000_000)
+    assert (kept.of(stat) is None) is (store == "ext3")
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 2 * 10**9)
+    assert (kept.of(stat) is None) is (store == "ext3")
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 2 * change_times.WHOLE_SECONDS_NS)
+    assert kept.of(stat) is not None
 
 
 def test_a_new_file_with_the_same_number(kept: KeptAttributes) -> None:

@@ -457,6 +457,35 @@ def test_case_cache_is_bounded(tmp_path: Path) -> None:
         assert sum(sizes) == cache._bytes
 
 
+@pytest.mark.parametrize("set_back", [False, True])
+def test_a_folder_whose_times_are_coarse_or_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_back: bool
+) -> None:
+    """ext3 and FAT store whole seconds, and programs that copy folders set their times back: names that were added by
+    others without a new time are found."""
+    whole: Callable[..., syscalls.Statx] = syscalls.statx
+
+    def statx(descriptor: int) -> syscalls.Statx:
+        found = whole(descriptor)
+        if set_back:
+            return found._replace(mtime=10**18 + 1, ctime=now)
+        return found._replace(mtime=now // 10**9 * 10**9, ctime=now // 10**9 * 10**9)
+
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + (0 if set_back else 10**9))
+    monkeypatch.setattr(syscalls, "statx", statx)
+    monkeypatch.setattr(case_cache, "RACY_SECONDS", 0.01)
+    cache = case_cache.CaseCache()
+    descriptor = os.open(tmp_path, os.O_PATH)
+    try:
+        assert cache.find(descriptor, "fILE") is None
+        (tmp_path / "File").touch()
+        time.sleep(0.05)
+        assert cache.find(descriptor, "fILE") == "File"
+    finally:
+        os.close(descriptor)
+
+
 def test_listing_is_lazy_and_opens_nothing(local: Local) -> None:
     store, root = local
     for number in range(2000):

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.backends.local.kept_attributes import RACY_NS
+from smb3server.backends.local.change_times import TICK_NS
 from smb3server.backends.local.metadata import Metadata
 from smb3server.commands.create import looking
 from smb3server.commands.info.file_levels import FILE_LEVELS
@@ -387,7 +387,7 @@ def test_what_is_known_of_a_file_until_it_changes(
             make = looking._open
             monkeypatch.setattr(looking, "_open", counted)
             # Until the changes are older than a tick of the kernel's clock.
-            await asyncio.sleep(2 * RACY_NS / 1e9)
+            await asyncio.sleep(2 * TICK_NS / 1e9)
             asked: Sequence[dict[str, Any]] = [
                 {"name": name, "closing": closing, "contexts": contexts, "query": (1, level, 65536)}
                 for name, closing, contexts, level in itertools.product(
@@ -400,7 +400,7 @@ def test_what_is_known_of_a_file_until_it_changes(
             change(roomy / "root" / "file", made.harness.server.share_list["local"])
             await all_same(made, asked)
             assert 24 <= opened <= 48
-            await asyncio.sleep(2 * RACY_NS / 1e9)
+            await asyncio.sleep(2 * TICK_NS / 1e9)
             for _ in range(2):
                 await all_same(made, asked)
 
@@ -412,7 +412,7 @@ def test_nothing_is_known_of_files_that_the_store_looks_at_anew(roomy: Path, mon
         async with scene(roomy, monkeypatch) as made:
             made.harness.server.share_list["local"].backend.store.kept.device = None
             looking._known.clear()
-            await asyncio.sleep(2 * RACY_NS / 1e9)
+            await asyncio.sleep(2 * TICK_NS / 1e9)
             for _ in range(2):
                 assert await made.same(name="file")
             assert not looking._known
@@ -425,7 +425,7 @@ def test_what_is_known_of_files_is_bounded(roomy: Path, monkeypatch: pytest.Monk
         async with scene(roomy, monkeypatch) as made:
             monkeypatch.setattr(looking, "_MOST_KNOWN", 2)
             looking._known.clear()
-            await asyncio.sleep(2 * RACY_NS / 1e9)
+            await asyncio.sleep(2 * TICK_NS / 1e9)
             for name in ("file", "held", "folder", "doomed", "folder\\below", "file"):
                 assert await made.same(name=name), name
                 assert len(looking._known) <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import random
@@ -291,3 +292,47 @@ def test_the_pages_certificate_is_still_used(tmp_path: Path, certificate: WebCon
             assert response.status == 200
 
     run(tmp_path, body, certificate)
+
+
+def test_a_certificate_that_is_renewed_file_by_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What renews a certificate writes it and its key one after the other, and may set modes afterwards: the page keeps
+    what it has until both belong together, and then takes them."""
+    pem, key = tmp_path / "web.pem", tmp_path / "web.key"
+
+    def make(name: str) -> tuple[bytes, bytes]:
+        made, its_key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj"
+        command = ["openssl", *what.split(), f"/CN={name}", "-keyout", str(its_key), "-out", str(made)]
+        subprocess.run(command, check=True, capture_output=True)
+        return made.read_bytes(), its_key.read_bytes()
+
+    def served() -> str:
+        """Return the name in the certificate that a new connection is shown."""
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "all.pem"))
+        trusting.check_hostname = False
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting.wrap_bio(to_client, to_server)
+        server = found.context.wrap_bio(to_server, to_client, server_side=True)
+        for _ in range(3):
+            for side in (client, server):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        shown = client.getpeercert()
+        assert shown is not None
+        return dict(pair for part in shown["subject"] for pair in part)["commonName"]
+
+    old, new = make("old"), make("new")
+    (tmp_path / "all.pem").write_bytes(old[0] + new[0])
+    pem.write_bytes(old[0])
+    key.write_bytes(old[1])
+    found = web_serving.Certificate(pem, key)
+    assert served() == "old"
+    pem.write_bytes(new[0])
+    found.look()
+    assert "the web page keeps its certificate" in caplog.text
+    assert served() == "old"
+    found.look()
+    assert caplog.text.count("keeps its certificate") == 1
+    key.write_bytes(new[1])
+    found.look()
+    assert served() == "new"

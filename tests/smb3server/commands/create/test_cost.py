@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.local import kept_attributes, syscalls
+from smb3server.backends.local import change_times, syscalls
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.dispatch import dispatcher
 from smb3server.state.share import Share
@@ -158,7 +158,7 @@ def test_a_look_at_a_file_costs_one_look(looked: Counter[str], monkeypatch: pyte
         file = Path(folder) / "a" / "file"
         file.parent.mkdir()
         file.touch()
-        while time.time_ns() - file.stat().st_ctime_ns < kept_attributes.RACY_NS:
+        while time.time_ns() - file.stat().st_ctime_ns < change_times.TICK_NS:
             time.sleep(0.01)
         found, count = stating(Path(folder), looked)
     # The second one is that of the descriptor that is closed.
