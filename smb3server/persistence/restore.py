@@ -225,7 +225,7 @@ def _enter_disk(server: ServerState, backend: Backend, opened: Open, handle: Han
     try:
         found = stored.unpack(data)
         caller = _caller_of(server.accounts, opened)
-        files = disk_opens.ShareFolder(server, backend, handle.path[:-1], caller)
+        files = disk_opens.ShareFolder(server, backend, handle.path[:-1], caller, opened.tree.share)
         device = disk_opens.enter(server, opened, handle, files, found.context, found.specifier)
     except (StatusError, ValueError) as error:
         handle.close()

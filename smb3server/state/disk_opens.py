@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.access import decide, masks, tokens
 from smb3server.backends.base import Backend, Described, Disposition, Handle, OpenRequest, Path
+from smb3server.virtual_disks import claims
 from smb3server.virtual_disks.device import DeviceOpen, initiator_of
 from smb3server.virtual_disks.disk import open_chain
 from smb3server.virtual_disks.handle import DiskHandle
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from smb3server.access.caller import Caller
     from smb3server.state.objects import Open
     from smb3server.state.server_state import ServerState
+    from smb3server.state.share import Share
 
 _UNBUFFERED = int(CreateOptions.NO_INTERMEDIATE_BUFFERING)
 _READ, _WRITE, _DELETE = int(Access.READ_DATA), int(Access.WRITE_DATA), int(Access.DELETE)
@@ -30,8 +32,9 @@ _READ, _WRITE, _DELETE = int(Access.READ_DATA), int(Access.WRITE_DATA), int(Acce
 class ShareFolder:
     """The folder of a disk, with the rights of the user who opens the disk (``disk.Files``)."""
 
-    def __init__(self, server: ServerState, backend: Backend, folder: Path, caller: Caller) -> None:
+    def __init__(self, server: ServerState, backend: Backend, folder: Path, caller: Caller, share: Share) -> None:
         self._server, self._backend, self._folder, self._caller = server, backend, folder, caller
+        self._share = share
 
     def open(self, name: str, write: bool) -> Handle:
         path = (*self._folder, name)
@@ -44,6 +47,11 @@ class ShareFolder:
             handle.close()
             raise
         return handle
+
+    def claim(self, handle: Handle) -> None:
+        # A node that is paused keeps its claims: in a cluster the fence sees to it that it does not write.
+        if self._server.loss_of(self._share) is None:
+            claims.claim(handle)
 
     def _check(self, path: Path, found: Described, needed: int) -> None:
         if needed & ~self._caller.rights_on(self._backend, path, found):

@@ -35,6 +35,11 @@ class Files(Protocol):
         """Make a file, open for both. Raises ``FileExistsError``, other ``OSError`` and ``StatusError``."""
         ...
 
+    def claim(self, handle: Handle) -> None:
+        """Claim an open image before it is written, where no cluster sees to that. Raises ``OSError``: EBUSY if
+        somebody else writes it."""
+        ...
+
     def remove(self, name: str) -> None:
         """Remove a file. Raises ``OSError`` and ``StatusError``."""
         ...
@@ -108,6 +113,8 @@ class VirtualDisk:
         with self.lock:
             self._retired += [image for image in self.chain if image not in chain]
             self.chain = chain
+            for image in (*chain[1:], *self._retired):
+                image.give_up()
 
     def empty_logs(self) -> None:
         """Have nothing in the logs of the images, so that closing them is quick. It may take long. Errors are logged
@@ -271,6 +278,8 @@ def open_chain(files: Files, name: str, write: bool) -> list[Image]:
             names.add(name.casefold())
             handle = files.open(name, write and not chain)
             try:
+                if write and not chain:
+                    files.claim(handle)
                 image = Image(handle, name, write and not chain)
             except BaseException:
                 handle.close()

@@ -60,6 +60,7 @@ def _child(disk: VirtualDisk, files: Files, parent: Image) -> Image:
 def _made(files: Files, name: str, shape: making.Shape) -> Image:
     handle = files.create(name)
     try:
+        files.claim(handle)
         making.make(handle, shape)
         handle.flush()
         return Image(handle, name, writable=True)
@@ -153,6 +154,7 @@ def _merge_active(disk: VirtualDisk, files: Files, progress: Progress) -> Work:
     active, below = disk.chain[0], disk.chain[1]
     handle = files.open(below.name, write=True)
     try:
+        files.claim(handle)
         target = Image(handle, below.name, writable=True)
         if target.virtual_size != active.virtual_size:
             target.resize(active.virtual_size)

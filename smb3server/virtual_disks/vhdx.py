@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from smb3server.backends.base import Handle
-from smb3server.virtual_disks import layout
+from smb3server.virtual_disks import claims, layout
 from smb3server.virtual_disks.checksum import is_intact, sealed
 from smb3server.virtual_disks.layout import LOG_SECTOR, MIB, BlockState, FileParameters, Header, ParameterFlags
 from smb3server.virtual_disks.log_replay import Replayed, active_sequence
@@ -141,6 +141,10 @@ class Image:
     def data_write_guid(self) -> bytes:
         """Changes when the data of the disk does. Children name it to recognize their parent."""
         return self._header.data_write_guid
+
+    def give_up(self) -> None:
+        """End the claim on the image, which is only read from now on. Raises ``OSError``."""
+        claims.give_up(self.handle.open() if isinstance(self.handle, Replayed) else self.handle)
 
     # Reading the structures
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.base import Disposition, FileKey, Handle, OpenRequest
+from smb3server.backends.base import Backend, Disposition, FileKey, Handle, OpenRequest
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.virtual_disks import making, meta, tunnel
+from smb3server.virtual_disks import claims, making, meta, tunnel
 from smb3server.virtual_disks.device import DeviceOpen
 from smb3server.virtual_disks.disk import VirtualDisk
 from smb3server.wire import svhdx as wire
@@ -23,10 +24,10 @@ needs_qemu = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="qemu-i
 
 
 class Folder:
-    """The root of a store in memory, as ``disk.Files``."""
+    """The root of a store as ``disk.Files``: in memory, or a folder of the host."""
 
-    def __init__(self) -> None:
-        self.backend = MemoryBackend()
+    def __init__(self, root: Path | None = None) -> None:
+        self.backend: Backend = MemoryBackend() if root is None else LocalBackend(root)
 
     def open(self, name: str, write: bool) -> Handle:
         return self.backend.open(OpenRequest((name,), read=True, write=write))
@@ -38,6 +39,9 @@ class Folder:
         handle = self.backend.open(OpenRequest((name,)))
         handle.unlink()
         handle.close()
+
+    def claim(self, handle: Handle) -> None:
+        claims.claim(handle)
 
     def put(self, name: str, data: bytes) -> None:
         handle = self.create(name)

@@ -61,6 +61,9 @@ class Storage:
         self._folder.remove(name)
         self._files[name].is_removed = True
 
+    def claim(self, handle: Handle) -> None:
+        """Nobody else writes here."""
+
     def left(self, source: random.Random) -> Folder:
         """Return what may be there when the power is back."""
         folder = Folder()

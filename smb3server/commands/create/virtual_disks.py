@@ -74,7 +74,7 @@ class DiskOpening(Opening):
             raise StatusError(Status.WRONG_FILE_TYPE)
         specifier = _specifier(self.contexts)
         wanted = _specified(specifier.value) if specifier is not None else None
-        files = ShareFolder(self.server, self.backend, handle.path[:-1], self.opener.caller)
+        files = ShareFolder(self.server, self.backend, handle.path[:-1], self.opener.caller, opened.tree.share)
         enter(self.server, opened, handle, files, context, wanted)
         self.info = opened.handle.info() if opened.handle is not None else None
 

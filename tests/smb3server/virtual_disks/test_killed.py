@@ -56,6 +56,9 @@ class Mortal:
     def create(self, name: str) -> Handle:
         return _Mortal(self, self.changes(lambda: self.folder.create(name)))
 
+    def claim(self, handle: Handle) -> None:
+        """Nobody else writes here."""
+
     def remove(self, name: str) -> None:
         self.changes(lambda: self.folder.remove(name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 from pathlib import Path
@@ -69,6 +70,34 @@ def test_deleting_the_last_snapshot_leaves_one_image() -> None:
         assert read(again, 0, 1024) == b"a" * 512 + b"b" * 512
         assert read(again, 2 * BLOCK, 512) == b"\1" * 512
         assert len(again.chain) == 1
+
+
+def test_whoever_writes_an_image_refuses_others_and_never_itself(tmp_path: Path) -> None:
+    """An image has one writer, also when it was a snapshot and is written again."""
+    folder = Folder(tmp_path)
+    disk = _set(folder)
+    for data in (b"b", b"c"):
+        disk.write(data * 512, 0)
+        _do(snapshots.create(disk, folder, ONE, VM, True))
+        disk.write(data * 512, 512)
+        for name in ("disk.vhds", disk.active.name):
+            with pytest.raises(OSError, match="another server or program writes to the image") as raised:
+                open_disk(folder, name)
+            assert raised.value.errno == errno.EBUSY
+            reading = open_disk(folder, name, write=False)
+            assert read(reading, 0, 1024) == data * 1024
+            reading.close()
+        _do(snapshots.delete(disk, folder, snapshots.found_in(disk, ONE), _progress))
+        assert disk.active.name == "base.avhdx"
+    _do(snapshots.create(disk, folder, TWO, VM, True))
+    _do(snapshots.apply(disk, folder, snapshots.found_in(disk, TWO)))
+    _do(snapshots.delete(disk, folder, snapshots.found_in(disk, TWO), _progress))
+    disk.write(b"d" * 512, 0)
+    disk.close()
+    again = open_disk(folder, "disk.vhds")
+    assert read(again, 0, 1024) == b"d" * 512 + b"c" * 512
+    again.close()
+    folder.backend.close()
 
 
 def test_an_image_with_children_stays() -> None:

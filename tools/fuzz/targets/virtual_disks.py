@@ -37,6 +37,9 @@ class _Folder:
     def create(self, name: str) -> Handle:
         return self._backend.open(OpenRequest((name,), disposition=Disposition.CREATE, read=True, write=True))
 
+    def claim(self, handle: Handle) -> None:
+        """Nobody else writes here."""
+
     def remove(self, name: str) -> None:
         handle = self._backend.open(OpenRequest((name,)))
         handle.unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -15,7 +17,7 @@ from smb3server.client.protocol import Client, open_tcp
 from smb3server.client.protocol.tree import READ_WRITE, RemoteFile, Tree
 from smb3server.service import Service, Share, User
 from smb3server.settings.storage_policies import StoragePolicy
-from smb3server.virtual_disks import making
+from smb3server.virtual_disks import making, vhd_set
 from smb3server.wire import create_contexts, sqos
 from smb3server.wire import svhdx as wire
 from smb3server.wire.create import CreateDisposition, CreateOptions
@@ -96,6 +98,43 @@ def test_sectors_of_the_disk_are_read_and_written(tmp_path: Path) -> None:
         for file in (one, other, buffered, nobody):
             await tree.close(file)
         assert not service.server.virtual_disks.by_key
+
+    run(tmp_path, act)
+
+
+def test_an_image_has_one_writer(tmp_path: Path) -> None:
+    """Two servers of one folder, two disks of one server that are written to one image, and QEMU: each would put blocks
+    where the other has put its own."""
+
+    async def act(service: Service, tree: Tree) -> None:
+        folder = tmp_path / "share"
+        made = Folder()
+        vhd_set.make(made.create("set.vhds"), "disk.vhdx")
+        (folder / "set.vhds").write_bytes(made.get("set.vhds"))
+        # On another file system it would be the same: the locks are those of the file.
+        share = Share("data", str(folder), force_user=own_user.NAME, shared_virtual_disks=True)
+        other = Service(shares=[share], users=[User("u", password="pw")], listen=["127.0.0.1"], port=0)
+        async with other:
+            client = await Client.connect(await open_tcp(*other.address))
+            theirs = await (await client.log_on("u", "pw")).tree_connect("data")
+            one = await opened(tree)
+            assert await refused(opened(theirs)) == NtStatus.SHARING_VIOLATION
+            assert await refused(opened(tree, name="set.vhds" + SUFFIX)) == NtStatus.SHARING_VIOLATION
+            second = await opened(tree)
+            qemu = ["qemu-io", "-f", "vhdx", "-c", "write 0 4096", str(folder / "disk.vhdx")]
+            if shutil.which(qemu[0]) is not None:
+                done = await asyncio.to_thread(subprocess.run, qemu, check=False, capture_output=True, text=True)
+                assert "lock" in done.stdout + done.stderr
+            await tree.close(one)
+            await tree.write(second, 0, b"d" * 4096)
+            await tree.close(second)
+            # Whoever closes it leaves it to others.
+            file = await opened(theirs)
+            assert await theirs.read(file, 0, 4096) == b"d" * 4096
+            assert await refused(opened(tree)) == NtStatus.SHARING_VIOLATION
+            await theirs.close(file)
+            await tree.close(await opened(tree, name="set.vhds" + SUFFIX))
+            await client.close()
 
     run(tmp_path, act)
 
