@@ -31,6 +31,17 @@ COMPLAINTS = 60.0
 JOINED = 5.0
 """Seconds for which the end of the server waits for the disk."""
 THREAD = "audit"
+_NEWLINE = ord("\n")
+
+
+def _is_torn(path: Path) -> bool:
+    """Return whether a file ends within a line."""
+    try:
+        with path.open("rb") as file:
+            return file.seek(0, os.SEEK_END) > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
+    except OSError as error:
+        log.debug("audit_file %s: %s", path, error)
+        return False
 
 
 class AuditLog:
@@ -50,6 +61,8 @@ class AuditLog:
         self._told = 0
         """How many of ``lost`` the file tells of."""
         self._complained = 0.0
+        self._torn = _is_torn(path)
+        """Whether the file ends within a record, as the disk was full."""
         self._closing = False
         self._reopen = False
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
@@ -104,20 +117,28 @@ class AuditLog:
             log.error("audit_file %s cannot be opened again, and the old file stays in use: %s", self.path, error)
             return
         os.close(self._descriptor)
-        self._descriptor = descriptor
+        self._descriptor, self._torn = descriptor, _is_torn(self.path)
 
     def _write(self, batch: list[tuple[float, Mapping[str, object]]], untold: int) -> None:
         if not batch:
             return
         lines = [json.dumps({"time": timestamp(when), **record}) for when, record in batch]
-        data = memoryview(("\n".join(lines) + "\n").encode())
+        data, done = ("\n".join(lines) + "\n").encode(), 0
         try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            if self._torn:
+                # What a full disk has left of a record stays a line of its own.
+                os.write(self._descriptor, b"\n")
+                self._torn = False
+            while done < len(data):
+                done += os.write(self._descriptor, data[done:] if done else data)
         except OSError as error:
-            count = len(batch) - bool(untold)
+            whole = data.count(b"\n", 0, done)
+            self._torn = self._torn or (done > 0 and data[done - 1] != _NEWLINE)
+            told = bool(untold) and whole > 0
             with self._changed:
-                self.lost += count
+                self.lost += len(batch) - bool(untold) - (whole - told)
+                self.written += whole - told
+                self._told += untold if told else 0
             now = time.monotonic()
             if not self._complained or now - self._complained > COMPLAINTS:
                 self._complained = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -69,6 +70,42 @@ def test_a_full_disk_loses_records_and_says_so(
     lost, kept = records(audit.path)
     assert (lost["event"], lost["records"], kept["event"]) == ("lost", 1, "delete")
     assert sum("No space left" in entry.getMessage() for entry in caplog.records) == 1
+
+
+@pytest.mark.parametrize("again", ["goes on", "starts again"])
+def test_a_disk_that_is_full_within_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
+    """What is left of the record is one bad line. Those before it count as written, and none after it is spoilt."""
+    path = tmp_path / "audit.log"
+    whole = len(json.dumps({"time": "2023-11-14T22:13:20.500Z", "event": "0"})) + 1
+    room, gate, write = [whole + 10], threading.Event(), os.write
+
+    def writing(descriptor: int, data: bytes) -> int:
+        gate.wait(PATIENCE)
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(descriptor, data[: room[0]])
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", writing)
+    audit = AuditLog(path, clock=lambda: 1_700_000_000.5)
+    with audit._changed:
+        for number in range(3):
+            audit.put({"event": str(number)})
+    gate.set()
+    until(lambda: audit.lost == 2)
+    assert audit.written == 1
+    room[0] = 10_000
+    if again == "starts again":
+        audit.close()
+        audit = AuditLog(path, clock=lambda: 1_700_000_000.5)
+    audit.put({"event": "3"})
+    audit.close()
+    lines = path.read_text().splitlines()
+    assert len(lines[1]) == 10
+    found = [json.loads(line) for line in (lines[0], *lines[2:])]
+    assert [entry["event"] for entry in found] == (["0", "lost", "3"] if again == "goes on" else ["0", "3"])
+    assert again != "goes on" or found[1]["records"] == 2
 
 
 def test_the_queue_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
