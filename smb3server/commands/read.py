@@ -441,7 +441,7 @@ def look(
     remote = ordinary_remote(connection, message, channel, info_offset, info_length, length)
     if remote is None:
         return None
-    usage = opened.usage if length >= LENT_FROM else None
+    usage = opened.usage if length > LARGEST_DATA else None
     if usage is not None and usage.lent and not usage.may_lend(length):
         return None
     return opened, partial(_read_to_peer, connection, opened, remote, usage, offset, length, minimum), remote

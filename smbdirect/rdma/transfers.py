@@ -22,10 +22,11 @@ from smbdirect.providers.base import (
     RemoteSegment,
     Write,
 )
+from smbdirect.rdma.chain_calls import OnDone
 from smbdirect.rdma.chains import transfer
-from smbdirect.rdma.pool import BufferPool
+from smbdirect.rdma.pool import BufferPool, PoolBuffer
 from smbdirect.rdma.registrations import Counters, RegistrationCache
-from smbdirect.rdma.work_queue import OnDone, WorkQueue
+from smbdirect.rdma.work_queue import WorkQueue
 
 B = TypeVar("B", bound=Buffer)
 _ADDRESS_SPACE = 1 << 64
@@ -103,6 +104,10 @@ class Transfers:
         """Transfers and messages in the order in which they go out."""
         self.fabric = endpoint.capabilities.name
         self.takes_any_memory = not self.cache.needed
+        self.acquire: Callable[[int], PoolBuffer] = self.cache.acquire
+        """Lends pooled buffers, registered if the fabric needs it."""
+        if self.takes_any_memory:
+            self.acquire = partial(pool.acquire, home=None, counters=counters)
         self._endpoint = endpoint
         self._loop = loop
         self._counters = counters
@@ -134,7 +139,9 @@ class Transfers:
         if not self._begin(remote, total, on_done):
             return
         counters["bytes_rdma_written"] += total
-        requests = [Write(segments, segment, signalled=False) for segment, segments in segmented(remote, local, most, pieces)]
+        requests = [
+            Write(segments, segment, signalled=False) for segment, segments in segmented(remote, local, most, pieces)
+        ]
         counters["rdma_writes"] += len(requests)
         work.add(requests, on_done)
 

@@ -14,7 +14,6 @@ _UNSIGNALLED = 16
 """Most work requests in a row that are not signalled."""
 
 
-
 class Group(NamedTuple):
     """The work requests posted since the last signalled one; done when the next signalled one completes."""
 

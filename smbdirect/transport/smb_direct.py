@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
@@ -43,10 +43,11 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
+from smbdirect.rdma.chain_calls import OnDone
 from smbdirect.rdma.pool import BufferPool, PoolBuffer
 from smbdirect.rdma.receives import ReceiveBuffer, ReceivePool
 from smbdirect.rdma.registrations import Counters
-from smbdirect.rdma.work_queue import Group, OnDone
+from smbdirect.rdma.work_queue import Group
 from smbdirect.tapping import showing
 from smbdirect.transport.rdma import Rdma
 from smbdirect.unauthenticated import Allowance
@@ -56,7 +57,7 @@ _RECEIVE = Operation.RECEIVE
 _WHOLE_RECEIVE = Role.ESTABLISHED, Keepalive.NONE, Operation.RECEIVE, Status.OK
 _WHOLE = Role.ESTABLISHED, Send
 _CLOSING, _DEAD = Life.CLOSING, Life.DEAD
-_NOTHING: Iterator[Completion] = iter(())
+_NOTHING: Iterator[object] = iter(())
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` waits for the peer to accept the queued messages."""
@@ -225,14 +226,14 @@ class SmbDirectTransport:
         self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
         self.fabric = self.rdma.fabric
         self._takes_any_memory = self.rdma.takes_any_memory
-        self.acquire = self.rdma.cache.acquire
+        self.acquire = self.rdma.acquire
         """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
         self.work = self.rdma.work
         self._pump_scheduled = False
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
         self._pump_wanted = False
         """Set when there may be more to do at the end of a batch than ``_completed`` sees."""
-        self._batch: Iterator[Completion] = _NOTHING
+        self._batch: Iterator[object] = _NOTHING
         """The completions of the batch that follow the one that is being handled."""
         self._at_end: Callable[[], None] | None = None
         """See ``at_end_of_turn``. Invariant: None unless a batch is being handled."""
@@ -452,8 +453,9 @@ class SmbDirectTransport:
         work.corked = True
         now = self.loop.time()
         try:
-            items: Sequence[Completion | Message] = completions
-            if self.life < _DEAD:
+            items: Sequence[Any] = completions
+            # Mostly one thing has happened. If it is no receive, nothing has to be looked at.
+            if (len(items) != 1 or completions[0][0] is _RECEIVE) and self.life < _DEAD:
                 items, count, size = accepted(connection, _WHOLE_RECEIVE, completions, Message, self, now)
                 if count:
                     counters = self.counters
