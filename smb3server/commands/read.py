@@ -50,8 +50,8 @@ from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
-LENT_FROM = 65536
-"""Bytes from which a buffer is counted for its user."""
+LENT_FROM = LARGEST_DATA + 1
+"""Bytes from which a buffer is counted for its user. Below, data by RDMA needs no completion either."""
 FILE_FROM = 65537
 """Bytes from which data is sent out of the page cache instead of being read into a buffer."""
 _BEFORE_DATA = TRANSFORM_SIZE + READ_DATA_OFFSET
@@ -441,7 +441,7 @@ def look(
     remote = ordinary_remote(connection, message, channel, info_offset, info_length, length)
     if remote is None:
         return None
-    usage = opened.usage if length > LARGEST_DATA else None
+    usage = opened.usage if length >= LENT_FROM else None
     if usage is not None and usage.lent and not usage.may_lend(length):
         return None
     return opened, partial(_read_to_peer, connection, opened, remote, usage, offset, length, minimum), remote
