@@ -15,8 +15,10 @@ from pathlib import Path
 MODULES = (
     "smb3server.backends.local._native",
     "smb3server.compression._xca",
+    "smbdirect.core._native",
     "smbdirect.providers.iwarp._native",
     "smbdirect.providers.roce._native",
+    "smbdirect.rdma._native",
 )
 """All of them, for reports."""
 SWITCH = "SMB3SERVER_NATIVE"

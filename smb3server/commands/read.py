@@ -50,8 +50,8 @@ from smbdirect.codec import Buffer
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
-LENT_FROM = 65536
-"""Bytes from which a buffer is counted for its user."""
+LENT_FROM = LARGEST_DATA + 1
+"""Bytes from which a buffer is counted for its user. Below, data by RDMA needs no completion either."""
 FILE_FROM = 65537
 """Bytes from which data is sent out of the page cache instead of being read into a buffer."""
 _BEFORE_DATA = TRANSFORM_SIZE + READ_DATA_OFFSET

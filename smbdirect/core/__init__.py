@@ -3,5 +3,5 @@
 Negotiation, credits and fragments belong here. Memory, work requests and time do not: ``transport`` provides them.
 
 Reading order: ``constants`` -> ``messages`` (layouts and events) -> ``settings`` (the initial values) -> ``credits`` ->
-``reassembly`` -> ``connection``.
+``reassembly`` -> ``short_calls`` and ``short`` (the short way of whole messages) -> ``connection``.
 """

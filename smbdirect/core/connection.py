@@ -25,7 +25,6 @@ from smbdirect.core.messages import (
     DATA_TRANSFER_PADDED,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
-    WHOLE_TRANSFER,
     Allocate,
     Established,
     Event,
@@ -40,7 +39,6 @@ from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError, SmbDirectError, TimerExpired
 
 _DATA_FIELDS = DATA_TRANSFER.fields_from
-_WHOLE_FIELDS = WHOLE_TRANSFER.fields_from
 _RESPONSE_REQUESTED = int(DataFlags.RESPONSE_REQUESTED)
 _RECEIVING_DATA = "MS-SMBD 3.1.5.8"
 
@@ -119,6 +117,7 @@ class Connection:
         self.credits.resize(target=1)
         self.max_send_size = settings.max_send_size
         self.max_receive_size = settings.max_receive_size
+        self.max_send_segments = settings.max_send_segments
         self.max_fragmented_send_size = 0
         self.max_fragmented_receive_size = settings.max_fragmented_receive_size
         self.max_read_write_size = settings.max_read_write_size if role is Role.PASSIVE else 0
@@ -131,10 +130,11 @@ class Connection:
         """Whether the last ``pending_sends`` may have raised ``receives_wanted``."""
         self.send_queue: deque[_Message] = deque()
         self.invalidated_token: int | None = None
-        self._reassembler = Reassembler(allocate)
+        self.reassembler = Reassembler(allocate)
         timeout = settings.negotiation_timeout_active if role is Role.ACTIVE else settings.negotiation_timeout_passive
         self._negotiation_deadline: float | None = now + timeout
-        self._idle_deadline: float | None = None
+        self.idle_deadline: float | None = None
+        """When the Idle Connection Timer expires. [MS-SMBD 3.1.6.2]"""
         self._credit_deadline: float | None = None
         self._negotiate_to_send: bytes | None = None
         self._respond = False
@@ -185,32 +185,6 @@ class Connection:
         self.send_queue.append(_Message(segments, length, invalidate, context))
         return length
 
-    def whole_message(self, segments: Sequence[Buffer], length: int) -> list[Buffer] | None:
-        """Return the one Send that carries a message of ``length`` bytes, and spend its credit. Return None, with
-        nothing changed, if the message needs several Sends or has to wait: then call ``send_message``.
-        [MS-SMBD 3.1.5.4]
-
-        This is a short way for most messages: nothing is queued before them, and there are more credits than the last
-        one, which needs a grant."""
-        state = self.credits
-        if (
-            not 0 < length <= self.max_send_size - DATA_OFFSET
-            or len(segments) >= self.settings.max_send_segments
-            or state.send_credits <= 1
-            or self.send_queue
-            or self.send_immediate
-            or self.role is not Role.ESTABLISHED
-        ):
-            return None
-        # As Credits.spend: there is more than one.
-        state.send_credits -= 1
-        granted = min(state.receives_posted - state.receive_credits, 0xFFFF)
-        state.receive_credits += granted
-        return [
-            DATA_TRANSFER_PADDED.pack_fields(state.send_credit_target, granted, 0, 0, 0, DATA_OFFSET, length, 0),
-            *segments,
-        ]
-
     @property
     def has_to_send(self) -> bool:
         """Whether ``pending_sends`` may have something to send."""
@@ -256,7 +230,7 @@ class Connection:
         """Cut the next fragment, which grants ``granted`` receives; the caller has spent a credit for it.
         [MS-SMBD 3.1.5.4]"""
         segments: list[Buffer] = [b""]
-        length = message.take(segments, self.max_send_size - DATA_OFFSET, self.settings.max_send_segments - 1)
+        length = message.take(segments, self.max_send_size - DATA_OFFSET, self.max_send_segments - 1)
         requested = self.credits.send_credit_target
         self.send_immediate = False
         flags = 0 if self.keepalive_requested is Keepalive.NONE else self._next_flags(now)
@@ -277,7 +251,7 @@ class Connection:
         if self.keepalive_requested is not Keepalive.PENDING:
             return 0
         self.keepalive_requested = Keepalive.SENT
-        self._idle_deadline = now + self.settings.keepalive_response_timeout
+        self.idle_deadline = now + self.settings.keepalive_response_timeout
         return _RESPONSE_REQUESTED
 
     def _finish_negotiate(self) -> bytes:
@@ -320,35 +294,6 @@ class Connection:
             self.close()
             raise
 
-    def receive_whole(self, view: memoryview, length: int, now: float) -> memoryview | None:
-        """Process a Data Transfer message that is a whole upper-layer message, as nearly all are, and return its
-        payload. Return None, with nothing changed, for any other: then call ``receive_message``. [MS-SMBD 3.1.5.8]
-
-        The message is the first ``length`` bytes of ``view``. What is asked here is what ``_receive_data`` would find
-        in order, and what it would have no more to do for."""
-        if not DATA_OFFSET <= length <= self.max_receive_size or self.role is not Role.ESTABLISHED:
-            return None
-        requested, granted, rest, offset, data_length = _WHOLE_FIELDS(view)
-        state = self.credits
-        if (
-            rest
-            or offset != DATA_OFFSET
-            or requested != state.receive_credit_target
-            or state.receive_credits <= 0
-            or not 0 < data_length <= length - DATA_OFFSET
-            or data_length > self.max_message_size
-            or data_length > self.max_fragmented_receive_size
-            or self.invalidated_token is not None
-            or self._reassembler.active
-        ):
-            return None
-        state.receives_posted -= 1
-        state.receive_credits -= 1
-        state.send_credits += granted
-        self._idle_deadline = now + self.keepalive_interval
-        self.keepalive_requested = Keepalive.NONE
-        return view[DATA_OFFSET : DATA_OFFSET + data_length]
-
     def _receive_negotiate_request(self, view: memoryview, now: float) -> Event:
         """Check the initiator's request and queue the response. [MS-SMBD 3.1.5.6]"""
         rule = _RULES[Role.PASSIVE]
@@ -384,7 +329,7 @@ class Connection:
             NegotiateResponse(VERSION_1_0, VERSION_1_0, 0, 0, 0, 0, status, 0, 0, 0, 0)
         )
         self.role = Role.CLOSED
-        self._negotiation_deadline = self._idle_deadline = None
+        self._negotiation_deadline = self.idle_deadline = None
         return NegotiationFailed(status, detail)
 
     def _receive_negotiate_response(self, view: memoryview, now: float) -> Event:
@@ -425,7 +370,7 @@ class Connection:
 
     def _establish(self, now: float) -> Established:
         self._negotiation_deadline = None
-        self._idle_deadline = now + self.keepalive_interval
+        self.idle_deadline = now + self.keepalive_interval
         self.role = Role.ESTABLISHED
         return Established()
 
@@ -452,13 +397,13 @@ class Connection:
         # message.
         carries_data = data_length or remaining
         buffer = None
-        if carries_data and (remaining or self._reassembler.active):
-            buffer = self._reassembler.append(data, remaining)
+        if carries_data and (remaining or self.reassembler.active):
+            buffer = self.reassembler.append(data, remaining)
         state.receive_credits -= 1
         if requested != state.receive_credit_target:
             state.resize(target=requested)
         state.send_credits += granted
-        self._idle_deadline = now + self.keepalive_interval
+        self.idle_deadline = now + self.keepalive_interval
         self.keepalive_requested = Keepalive.NONE
         if flags & _RESPONSE_REQUESTED:
             # Answered with Flags 0, although 3.1.5.8 sets KeepaliveRequested to PENDING: two peers that request a
@@ -501,7 +446,7 @@ class Connection:
         """Return when to call ``handle_timer`` (monotonic seconds), or None. Every received message moves it later; an
         early call does no harm."""
         deadline = self._negotiation_deadline
-        for other in (self._idle_deadline, self._credit_deadline):
+        for other in (self.idle_deadline, self._credit_deadline):
             if other is not None and (deadline is None or other < deadline):
                 deadline = other
         return deadline
@@ -513,19 +458,19 @@ class Connection:
             self._expire("negotiation did not complete in time", "MS-SMBD 3.1.6.1")
         if self._credit_deadline is not None and now >= self._credit_deadline:
             self._expire("the peer grants no send credits", "MS-SMBD 3.1.5.1")
-        if self._idle_deadline is not None and now >= self._idle_deadline:
+        if self.idle_deadline is not None and now >= self.idle_deadline:
             if self.keepalive_requested is not Keepalive.NONE:
                 self._expire("keepalive was not answered", "MS-SMBD 3.1.6.2")
             self.keepalive_requested = Keepalive.PENDING
             self.send_immediate = True
-            self._idle_deadline = now + self.settings.keepalive_response_timeout
+            self.idle_deadline = now + self.settings.keepalive_response_timeout
 
     def set_keepalive_interval(self, interval: float, now: float) -> None:
         """Request a response from a peer that has been silent for ``interval`` seconds. This shortens a wait under way,
         but does not lengthen it. [MS-SMBD 3.1.6.2]"""
         self.keepalive_interval = interval
-        if self._idle_deadline is not None and self.keepalive_requested is Keepalive.NONE:
-            self._idle_deadline = min(self._idle_deadline, now + interval)
+        if self.idle_deadline is not None and self.keepalive_requested is Keepalive.NONE:
+            self.idle_deadline = min(self.idle_deadline, now + interval)
 
     def _expire(self, message: str, rule: str) -> None:
         self.close()
@@ -534,9 +479,9 @@ class Connection:
     def close(self) -> None:
         """End the connection: stop the timers and release the reassembly buffer. Idempotent. [MS-SMBD 3.1.7.1]"""
         self.role = Role.CLOSED
-        self._negotiation_deadline = self._idle_deadline = self._credit_deadline = None
+        self._negotiation_deadline = self.idle_deadline = self._credit_deadline = None
         self._negotiate_to_send = None
-        self._reassembler.discard()
+        self.reassembler.discard()
 
     def unsent(self) -> list[object]:
         """Drop the messages that are still queued and return their contexts. To be called after the end."""

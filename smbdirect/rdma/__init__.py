@@ -10,7 +10,8 @@ What programs and SMB Direct both need of a connection lies here as well: memory
 requests, and transfers of any length. The rules of MS-SMBD (``core``, ``transport``) and the individual fabrics
 (``providers``) do not.
 
-Reading order: ``pool`` (buffers) -> ``registrations`` and ``receives`` -> ``work_queue`` -> ``transfers`` -> ``errors``
+Reading order: ``pool`` (buffers) -> ``registrations`` and ``receives`` -> ``chain_calls`` and ``chains`` ->
+``work_queue`` -> ``transfers`` -> ``errors``
 -> ``regions`` (handles, domains) -> ``messages`` (credits) -> ``connection`` -> ``endpoints`` (listening and
 connecting).
 """

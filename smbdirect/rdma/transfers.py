@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from smbdirect.codec import Buffer, new_record
+from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import PooledBuffer, RemoteBuffer
 from smbdirect.providers.base import (
@@ -22,13 +22,15 @@ from smbdirect.providers.base import (
     RemoteSegment,
     Write,
 )
-from smbdirect.rdma.pool import BufferPool
+from smbdirect.rdma.chain_calls import OnDone
+from smbdirect.rdma.chains import transfer
+from smbdirect.rdma.pool import BufferPool, PoolBuffer
 from smbdirect.rdma.registrations import Counters, RegistrationCache
-from smbdirect.rdma.work_queue import OnDone, WorkQueue
+from smbdirect.rdma.work_queue import WorkQueue
 
 B = TypeVar("B", bound=Buffer)
 _ADDRESS_SPACE = 1 << 64
-_NO_BUFFER = RemoteBuffer(0, 0, 0)
+_WRITE, _READ = (Write, RemoteSegment, False), (Read, RemoteSegment, True)
 
 
 def segmented(
@@ -102,6 +104,10 @@ class Transfers:
         """Transfers and messages in the order in which they go out."""
         self.fabric = endpoint.capabilities.name
         self.takes_any_memory = not self.cache.needed
+        self.acquire: Callable[[int], PoolBuffer] = self.cache.acquire
+        """Lends pooled buffers, registered if the fabric needs it."""
+        if self.takes_any_memory:
+            self.acquire = partial(pool.acquire, home=None, counters=counters)
         self._endpoint = endpoint
         self._loop = loop
         self._counters = counters
@@ -112,61 +118,60 @@ class Transfers:
 
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone | None) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        work, counters = self.work, self._counters
-        total = len(local[0]) if len(local) == 1 else sum(map(len, local))
-        address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
-        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and work.stopped is None
-        if not plain and not self._begin(remote, total, on_done):
-            return
-        if not self.takes_any_memory:
+        work, capabilities, counters = self.work, self._endpoint.capabilities, self._counters
+        if not self.takes_any_memory or work.stopped is not None:
+            if not self._begin(remote, sum(map(len, local)), on_done):
+                return
             try:
                 local, on_done = self._registered_sources(local, on_done)
             except ProviderError as error:
                 self._end_soon(on_done, error)
                 return
-        capabilities = self._endpoint.capabilities
-        counters["bytes_rdma_written"] += total
-        if plain and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
+        most, pieces = capabilities.max_transfer, capabilities.max_send_sge
+        total = transfer(work.waiting, _WRITE, remote, local, on_done, most, pieces)
+        if total:
+            counters["bytes_rdma_written"] += total
             counters["rdma_writes"] += 1
-            # As WorkQueue.add_one, without a call for each transfer.
-            write = Write(local, new_record(RemoteSegment, (token, address, total)), None, False)
-            work.waiting.append((write, on_done, 0))
             if not work.corked:
                 work.wake()
             return
-        pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
-        requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
+        total = sum(map(len, local))
+        if not self._begin(remote, total, on_done):
+            return
+        counters["bytes_rdma_written"] += total
+        requests = [
+            Write(segments, segment, signalled=False) for segment, segments in segmented(remote, local, most, pieces)
+        ]
         counters["rdma_writes"] += len(requests)
-        self.work.add(requests, on_done)
+        work.add(requests, on_done)
 
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        work, counters = self.work, self._counters
-        total = len(local[0]) if len(local) == 1 else sum(map(len, local))
-        address, token, length = remote[0] if len(remote) == 1 else _NO_BUFFER
-        plain = 0 < total <= length and address + length <= _ADDRESS_SPACE and work.stopped is None
-        if not plain and not self._begin(remote, total, on_done):
-            return
-        if not self.takes_any_memory:
+        work, capabilities, counters = self.work, self._endpoint.capabilities, self._counters
+        if not self.takes_any_memory or work.stopped is not None:
+            if not self._begin(remote, sum(map(len, local)), on_done):
+                return
             try:
                 for view in local:
                     self.cache.add(view)
             except ProviderError as error:
                 self._loop.call_soon(on_done, error)
                 return
-        capabilities = self._endpoint.capabilities
-        counters["bytes_rdma_read"] += total
-        if plain and total <= capabilities.max_transfer and len(local) <= capabilities.max_read_sge:
+        most, pieces = capabilities.max_transfer, capabilities.max_read_sge
+        total = transfer(work.waiting, _READ, remote, local, on_done, most, pieces)
+        if total:
+            counters["bytes_rdma_read"] += total
             counters["rdma_reads"] += 1
-            read = Read(local, new_record(RemoteSegment, (token, address, total)))
-            work.waiting.append((read, on_done, 0))
             if not work.corked:
                 work.wake()
             return
-        pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
-        requests = [Read(segments, segment) for segment, segments in pieces]
+        total = sum(map(len, local))
+        if not self._begin(remote, total, on_done):
+            return
+        counters["bytes_rdma_read"] += total
+        requests = [Read(segments, segment) for segment, segments in segmented(remote, local, most, pieces)]
         counters["rdma_reads"] += len(requests)
-        self.work.add(requests, on_done)
+        work.add(requests, on_done)
 
     def change(
         self,

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from smbdirect.codec import new_record
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import Completion, Endpoint, Send, Status, WorkRequest, Write
+from smbdirect.rdma.chain_calls import OnDone, Waiting
+from smbdirect.rdma.chains import chain
 
 _UNSIGNALLED = 16
 """Most work requests in a row that are not signalled."""
-
-OnDone = Callable[[BaseException | None], None]
-"""Called once, when a message or a transfer is done. The error says why the work is not known to be done; None means
-that it is done."""
 
 
 class Group(NamedTuple):
@@ -28,6 +24,9 @@ class Group(NamedTuple):
     """Bytes of messages that end in the group and are pending."""
     fetched: OnDone | None
     """The one more ending, that of the Read that completes the group."""
+
+
+_KINDS = Send, Write, Group
 
 
 class WorkQueue:
@@ -43,7 +42,7 @@ class WorkQueue:
 
     def __init__(self, endpoint: Endpoint, wake: Callable[[], None]) -> None:
         """``wake`` is called when work was added outside a batch. It must schedule a call of ``post``."""
-        self.waiting: deque[tuple[WorkRequest, OnDone | None, int]] = deque()
+        self.waiting: Waiting = []
         """Each with the bytes of the message that it ends. Invariant: none of these was posted, and each of them was
         queued after all posted ones."""
         self.corked = False
@@ -84,38 +83,15 @@ class WorkQueue:
     def post(self) -> int:
         """Post as many waiting requests as fit, in one chain. Return how many bytes of messages need not be counted as
         pending any longer. Raise ``ProviderError`` if the connection is to be aborted."""
-        waiting = self.waiting
-        room, count = self._size - self._posted, len(waiting)
-        count = min(count, room)
+        count = min(len(self.waiting), self._size - self._posted)
         if count <= 0:
             return 0
-        chain: list[WorkRequest] = []
-        endings: list[OnDone] = []
-        size, length, most = self._unsignalled, 0, self._signal_every
-        left = count
-        while left:
-            request, on_done, ended = waiting.popleft()
-            left -= 1
-            chain.append(request)
-            size += 1
-            length += ended
-            if type(request) is Send or type(request) is Write:
-                if on_done is not None:
-                    endings.append(on_done)
-                if size < most and (left or not endings):
-                    continue
-                on_done = None
-            request.context = new_record(Group, (size, endings or (), length, on_done))
-            request.signalled = True
-            size = length = 0
-            if endings:
-                endings = []
+        requests, self._unsignalled, length = chain(self.waiting, count, self._unsignalled, self._signal_every, _KINDS)
         self._posted += count
-        self._unsignalled = size
         try:
-            self._endpoint.post(chain)
+            self._endpoint.post(requests)
         except ProviderError:
-            self._stranded += [request.context for request in chain if isinstance(request.context, Group)]
+            self._stranded += [request.context for request in requests if isinstance(request.context, Group)]
             raise
         return length
 
@@ -144,8 +120,9 @@ class WorkQueue:
                 on_done(error)
             if group.fetched is not None:
                 group.fetched(error)
-        while self.waiting:
-            _, last, _ = self.waiting.popleft()
+        waiting = self.waiting.copy()
+        self.waiting.clear()
+        for _, last, _ in waiting:
             if last is not None:
                 last(error)
         # The object behind ``wake`` refers to this one. Breaking the circle frees both without the garbage collector.

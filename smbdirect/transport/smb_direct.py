@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
-from smbdirect.core.connection import Connection, Role
+from smbdirect.core.connection import Connection, Keepalive, Role
 from smbdirect.core.messages import Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.settings import Settings
+from smbdirect.core.short import accepted, whole
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
 from smbdirect.message_transport import (
@@ -42,17 +43,21 @@ from smbdirect.providers.base import (
     Send,
     Status,
 )
+from smbdirect.rdma.chain_calls import OnDone
 from smbdirect.rdma.pool import BufferPool, PoolBuffer
 from smbdirect.rdma.receives import ReceiveBuffer, ReceivePool
 from smbdirect.rdma.registrations import Counters
-from smbdirect.rdma.work_queue import Group, OnDone
+from smbdirect.rdma.work_queue import Group
 from smbdirect.tapping import showing
 from smbdirect.transport.rdma import Rdma
 from smbdirect.unauthenticated import Allowance
 
 _log = logging.getLogger(__name__)
-_RECEIVE, _OK = Operation.RECEIVE, Status.OK
-_NOTHING: Iterator[Completion] = iter(())
+_RECEIVE = Operation.RECEIVE
+_WHOLE_RECEIVE = Role.ESTABLISHED, Keepalive.NONE, Operation.RECEIVE, Status.OK
+_WHOLE = Role.ESTABLISHED, Send
+_CLOSING, _DEAD = Life.CLOSING, Life.DEAD
+_NOTHING: Iterator[object] = iter(())
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` waits for the peer to accept the queued messages."""
@@ -109,36 +114,47 @@ def _sent_by(bounce: PooledBuffer, on_done: OnDone | None, error: BaseException 
 
 
 class Message:
-    """One inbound message. Implements ``message_transport.InboundMessage``."""
+    """One inbound message, in the memory of its receive. Implements ``message_transport.InboundMessage``.
 
-    __slots__ = ("_owner", "_transport", "invalidated", "view")
+    ``short_calls.accepted`` sets the attributes by name."""
+
+    __slots__ = ("buffer", "invalidated", "transport", "view")
 
     def __init__(
-        self,
-        transport: SmbDirectTransport,
-        view: memoryview,
-        owner: ReceiveBuffer | PooledBuffer,
-        invalidated: int | None,
+        self, transport: SmbDirectTransport, view: memoryview, buffer: ReceiveBuffer, invalidated: int | None
     ) -> None:
-        self._transport = transport
+        self.transport = transport
         # Invariant: None once the memory was given back.
-        self._owner: ReceiveBuffer | PooledBuffer | None = owner
+        self.buffer: ReceiveBuffer | None = buffer
         self.view = view
         self.invalidated = invalidated
         """Local token that the peer invalidated with this message, or None."""
 
     def release(self) -> None:
         """Give the memory back; a second call does nothing."""
-        owner, self._owner = self._owner, None
-        if owner is None:
-            return
-        if not isinstance(owner, ReceiveBuffer):
-            owner.release()
-            return
-        transport = self._transport
-        transport.receives.free.append(owner)
-        if not transport.rdma.work.corked:
-            transport.receive_released()
+        buffer = self.buffer
+        if buffer is not None:
+            self.buffer = None
+            transport = self.transport
+            transport.receives.free.append(buffer)
+            if not transport.work.corked:
+                transport.receive_released()
+
+
+class AssembledMessage:
+    """One inbound message of several parts, in memory of its own. Implements ``message_transport.InboundMessage``."""
+
+    __slots__ = ("_memory", "invalidated", "view")
+
+    def __init__(self, memory: PooledBuffer, invalidated: int | None) -> None:
+        self._memory = memory
+        self.view = memory.view
+        self.invalidated = invalidated
+        """As that of ``Message``."""
+
+    def release(self) -> None:
+        """Give the memory back; a second call does nothing."""
+        self._memory.release()
 
 
 def _is_fetch(context: object) -> bool:
@@ -200,24 +216,24 @@ class SmbDirectTransport:
         # The receive side.
         self._trusted = role is Role.ACTIVE
         self._allowance = Allowance(pool.unauthenticated)
-        self._backlog: deque[Message] = deque()
+        self._backlog: deque[Message | AssembledMessage] = deque()
         """Invariant: while it is not empty, messages are delivered from its front only."""
         self._paused = False
         """Set by ``pause_reading``."""
-        # The send side. Invariant: the requests that wait in _work go out at the end of the batch (_work.corked), with
+        # The send side. Invariant: the requests that wait in work go out at the end of the batch (work.corked), with
         # the scheduled pump, or when a completion makes room.
         self.pending_send_bytes = 0
         self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
         self.fabric = self.rdma.fabric
         self._takes_any_memory = self.rdma.takes_any_memory
-        self.acquire = self.rdma.cache.acquire
+        self.acquire = self.rdma.acquire
         """See ``MessageTransport``. The buffer is registered if the fabric needs it."""
-        self._work = self.rdma.work
+        self.work = self.rdma.work
         self._pump_scheduled = False
         """Invariant: True if and only if ``_scheduled_pump`` is among the loop's next calls."""
         self._pump_wanted = False
         """Set when there may be more to do at the end of a batch than ``_completed`` sees."""
-        self._batch: Iterator[Completion] = _NOTHING
+        self._batch: Iterator[object] = _NOTHING
         """The completions of the batch that follow the one that is being handled."""
         self._at_end: Callable[[], None] | None = None
         """See ``at_end_of_turn``. Invariant: None unless a batch is being handled."""
@@ -260,7 +276,7 @@ class SmbDirectTransport:
         self.connection.credits.resize(maximum=self.settings.receive_credit_max)
         self._allowance.give_back()
         self._pump_wanted = True
-        if not self._work.corked:
+        if not self.work.corked:
             self._wake()
 
     @property
@@ -313,35 +329,37 @@ class SmbDirectTransport:
         """See ``MessageTransport``. Raise ``ValueError`` if the message is longer than the peer can reassemble."""
         if data is not None:
             raise ValueError("SMB Direct sends no files")
-        if self.life >= Life.CLOSING:
+        if self.life >= _CLOSING:
             if on_sent is not None:
                 self.loop.call_soon(on_sent)
             return
         if invalidate is not None and not self.endpoint.capabilities.remote_invalidation:
             invalidate = None
         on_done = None if on_sent is None else partial(_sent, on_sent)
-        length = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
-        counters, connection, work = self.counters, self.connection, self._work
-        whole = connection.whole_message(segments, length)
-        if whole is None:
+        connection, work, counters = self.connection, self.work, self.counters
+        entry = whole(connection, _WHOLE, segments, invalidate, on_done)
+        if entry is None:
+            length = sum(map(len, segments))
             connection.send_message(segments, invalidate, _Queued(on_done, length))
+        else:
+            length = entry[2]
         self.pending_send_bytes += length
         counters["messages_sent"] += 1
         counters["bytes_sent_inline"] += length
         try:
-            if whole is not None:
-                if self._takes_any_memory:
-                    # As in _queue_send, without a call for each message.
-                    counters["sends"] += 1
-                    if invalidate is not None:
-                        counters["remote_invalidations_sent"] += 1
-                    work.waiting.append((Send(whole, None, invalidate, False), on_done, length))
-                else:
-                    self._queue_send(whole, invalidate, on_done, length)
-                if not work.corked:
+            if entry is not None and self._takes_any_memory:
+                # As in _queue_send, without a call for each message.
+                counters["sends"] += 1
+                if invalidate is not None:
+                    counters["remote_invalidations_sent"] += 1
+                work.waiting.append(entry)
+            elif entry is not None:
+                self._queue_send(entry[0].segments, invalidate, on_done, length)
+            if not work.corked:
+                if entry is not None:
                     self._post()
-            elif not work.corked:
-                self._pump()
+                else:
+                    self._pump()
         except ProviderError as error:
             self._terminate(error)
 
@@ -389,9 +407,9 @@ class SmbDirectTransport:
             return
         _log.debug("%s: closing: %s", self.peer_address, reason)
         self.life = change(self.life, Life.CLOSING)
-        self._work.stop("the connection ended")
+        self.work.stop("the connection ended")
         self._close_timer = self.loop.call_later(CLOSE_TIMEOUT, self._close_expired)
-        if not self._work.corked:
+        if not self.work.corked:
             self._pump()
 
     def abort(self, reason: str = "") -> None:
@@ -430,24 +448,43 @@ class SmbDirectTransport:
 
     def _completed(self, completions: Sequence[Completion]) -> None:
         """Process a batch of completions and send everything that it caused at its end."""
-        work = self._work
+        work, connection = self.work, self.connection
+        credits = connection.credits
         work.corked = True
-        self._batch = batch = iter(completions)
         now = self.loop.time()
         try:
-            for completion in batch:
-                if completion[0] is _RECEIVE:
-                    self._received(completion, now)
+            items: Sequence[Any] = completions
+            # Mostly one thing has happened. If it is no receive, nothing has to be looked at.
+            if (len(items) != 1 or completions[0][0] is _RECEIVE) and self.life < _DEAD:
+                items, count, size = accepted(connection, _WHOLE_RECEIVE, completions, Message, self, now)
+                if count:
+                    counters = self.counters
+                    counters["receives"] += count
+                    counters["bytes_received_inline"] += size
+                    if credits.receives_posted <= credits.low:
+                        # Before the messages are handled: their replies can then grant them.
+                        self._replenish()
+            self._batch = batch = iter(items)
+            for item in batch:
+                if type(item) is Message:
+                    if self._on_message is None or self._paused or self._backlog or self.life >= _CLOSING:
+                        self._keep(item)
+                        continue
+                    try:
+                        self._on_message(item)
+                    except Exception as error:
+                        self._failed(item, error)
+                elif item[0] is _RECEIVE:
+                    self._received(item, now)
                 else:
-                    if self._at_end is not None and not _is_fetch(completion[2]):
+                    if self._at_end is not None and not _is_fetch(item[2]):
                         self._end_turn()
-                    self.pending_send_bytes -= work.completed(completion)
+                    self.pending_send_bytes -= work.completed(item)
         finally:
             self._batch = _NOTHING
             if self._at_end is not None:
                 self._end_turn()
             work.corked = False
-        connection, credits = self.connection, self.connection.credits
         if (
             self._pump_wanted
             or credits.receives_posted <= credits.low
@@ -455,49 +492,26 @@ class SmbDirectTransport:
             or 2 * credits.receive_credits < credits.window
             or connection.send_queue
             or connection.send_immediate
-            or self.life is Life.CLOSING
+            or self.life is _CLOSING
         ):
             self._pump()
-        elif work.waiting and self.life < Life.DEAD:
+        elif work.waiting and self.life < _DEAD:
             try:
                 self.pending_send_bytes -= work.post()
             except ProviderError as error:
                 self._terminate(error)
 
+    def _replenish(self) -> None:
+        """Post receives, or terminate the connection if that is impossible."""
+        try:
+            self._post_receives()
+        except ProviderError as error:
+            self._terminate(error)
+
     def _received(self, completion: Completion, now: float) -> None:
-        """Process one completed receive."""
+        """Process a completed receive that is no whole message."""
         _, status, buffer, length, invalidated = completion
         assert isinstance(buffer, ReceiveBuffer)
-        connection, data = self.connection, None
-        if status is _OK and invalidated is None and self.life < Life.DEAD:
-            data = connection.receive_whole(buffer.view, length, now)
-        if data is None:
-            self._received_part(completion, buffer, now)
-            return
-        credits = connection.credits
-        if credits.receives_posted <= credits.low:
-            # Before the message is handled: its reply can then grant them.
-            try:
-                self._post_receives()
-            except ProviderError as error:
-                self.receives.free.append(buffer)
-                self._terminate(error)
-                return
-        counters = self.counters
-        counters["receives"] += 1
-        counters["bytes_received_inline"] += len(data)
-        message = Message(self, data, buffer, None)
-        if self._on_message is None or self._paused or self._backlog or self.life is Life.CLOSING:
-            self._keep(message)
-        else:
-            try:
-                self._on_message(message)
-            except Exception as error:
-                self._failed(message, error)
-
-    def _received_part(self, completion: Completion, buffer: ReceiveBuffer, now: float) -> None:
-        """Process a completed receive that is no whole message."""
-        _, status, _, length, invalidated = completion
         if status is not Status.OK or self.life >= Life.DEAD:
             self.receives.free.append(buffer)
             return
@@ -519,10 +533,13 @@ class SmbDirectTransport:
                 self._advanced(event)
             return
         data, pooled, token = event
-        if pooled is not None:
-            self.receives.free.append(buffer)
         counters["bytes_received_inline"] += len(data)
-        message = Message(self, data, buffer if pooled is None else pooled, token)
+        message: Message | AssembledMessage
+        if pooled is None:
+            message = Message(self, data, buffer, token)
+        else:
+            self.receives.free.append(buffer)
+            message = AssembledMessage(pooled, token)
         if self._on_message is None or self._paused or self._backlog or self.life is Life.CLOSING:
             self._keep(message)
             return
@@ -531,9 +548,9 @@ class SmbDirectTransport:
         except Exception as error:
             self._failed(message, error)
 
-    def _keep(self, message: Message) -> None:
+    def _keep(self, message: Message | AssembledMessage) -> None:
         """Deliver a message later, or never: the connection is ending."""
-        if self._on_message is None or self._paused or self._backlog:
+        if self.life < Life.DEAD and (self._on_message is None or self._paused or self._backlog):
             self._backlog.append(message)
         else:
             message.release()
@@ -549,7 +566,7 @@ class SmbDirectTransport:
         elif type(event) is NegotiationFailed:
             self._error = ProtocolError(event.detail, "MS-SMBD 3.1.5.6")
 
-    def _failed(self, message: Message, error: Exception) -> None:
+    def _failed(self, message: Message | AssembledMessage, error: Exception) -> None:
         """Terminate this connection, and no other: the upper layer failed to handle a message."""
         self._end_turn()
         _log.error("%s: handling a message failed", self.peer_address, exc_info=error)
@@ -557,7 +574,7 @@ class SmbDirectTransport:
         self._terminate(error)
 
     def _deliver_backlog(self) -> None:
-        self._work.corked = True
+        self.work.corked = True
         try:
             while self._backlog and not self._paused and self.life < Life.ENDED and self._on_message is not None:
                 message = self._backlog.popleft()
@@ -569,7 +586,7 @@ class SmbDirectTransport:
                 except Exception as error:
                     self._failed(message, error)
         finally:
-            self._work.corked = False
+            self.work.corked = False
         self._pump()
 
     def _pump(self) -> None:
@@ -587,7 +604,7 @@ class SmbDirectTransport:
                 if not (connection.asks_again and (posted or sends) and connection.receives_wanted):
                     break
             self._arm_timer()
-            if self._work.waiting:
+            if self.work.waiting:
                 self._post()
         except ProviderError as error:
             self._terminate(error)
@@ -595,7 +612,7 @@ class SmbDirectTransport:
         if connection.role is Role.CLOSED:
             # A refused negotiation: the response was posted, and the peer may receive it until the close timer fires.
             self._finish_close()
-        elif self.life is Life.CLOSING and not connection.send_queue and not self._work.waiting:
+        elif self.life is Life.CLOSING and not connection.send_queue and not self.work.waiting:
             self._finish_close()
 
     def _finish_close(self) -> None:
@@ -647,11 +664,11 @@ class SmbDirectTransport:
                     segments = [bounce.view]
                     on_done = partial(_sent_by, bounce, on_done)
         finally:
-            self._work.waiting.append((Send(segments, None, invalidate, False), on_done, length))
+            self.work.waiting.append((Send(segments, None, invalidate, False), on_done, length))
 
     def _post(self) -> None:
         """Post the work that waits. Raise ``ProviderError`` if the connection is to be aborted."""
-        self.pending_send_bytes -= self._work.post()
+        self.pending_send_bytes -= self.work.post()
 
     # -- timers --------------------------------------------------------------------------------------------------
 
@@ -703,7 +720,7 @@ class SmbDirectTransport:
         self._end_turn()
         if self.life < Life.DEAD:
             self.life = change(self.life, Life.DEAD)
-        self._work.stop(self._error or self._end or "the connection ended")
+        self.work.stop(self._error or self._end or "the connection ended")
         self.rdma.cache.leave_domain()
         self.connection.close()
         self._cancel_timer()
@@ -734,11 +751,11 @@ class SmbDirectTransport:
             self._end = self._error
         elif reason.cause not in (CloseCause.PEER, CloseCause.LOCAL):
             self._end = ConnectionLost(reason)
-        self._work.stop(self._error or self._end or "the connection ended")
+        self.work.stop(self._error or self._end or "the connection ended")
         for queued in self.connection.unsent():
             if isinstance(queued, _Queued) and queued.on_done is not None:
                 queued.on_done(None)
-        self._work.fail(ConnectionLost(reason))
+        self.work.fail(ConnectionLost(reason))
         self.pending_send_bytes = 0
         while self._backlog:
             self._backlog.popleft().release()

@@ -20,6 +20,7 @@ from smbdirect.core.messages import (
     NegotiateResponse,
 )
 from smbdirect.errors import ProtocolError
+from smbdirect.transport import smb_direct
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 Patch = pytest.MonkeyPatch
@@ -51,7 +52,7 @@ def reads(fix: Callable[[Connection, bytes], bytes]) -> Breaker:
 
         patch.setattr(Connection, "_receive_data", receive)
         # The short way parses for itself.
-        patch.setattr(Connection, "receive_whole", lambda self, view, length, now: None)
+        patch.setattr(smb_direct, "accepted", lambda connection, kind, items, *_: (list(items), 0, 0))
 
     return breaker
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from smbdirect import native
 from smbdirect.core.connection import Connection, Role
 from smbdirect.core.messages import (
     DATA_TRANSFER,
@@ -147,3 +149,20 @@ def data(payload: bytes = b"", requested: int = 10, granted: int = 0, remaining:
     """A Data Transfer message; ``changes`` override header fields after they were computed."""
     header = DataTransfer(requested, granted, 0, 0, remaining, 24 if payload else 0, len(payload))._replace(**changes)
     return DATA_TRANSFER.pack(header) + (bytes(4) + payload if payload else b"")
+
+
+SHORT = "smbdirect.core._native"
+
+
+def short_calls(kind: str) -> ModuleType:
+    """The short way of whole messages: in Python, or in C. Skips the test if that is not built."""
+    if kind == "python":
+        from smbdirect.core import short_calls as found
+
+        return found
+    why = native.problem(SHORT)
+    if why is not None:
+        pytest.skip(f"{SHORT}: {why}")
+    from smbdirect.core import _native
+
+    return _native

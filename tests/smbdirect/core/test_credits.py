@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
 from smbdirect.core.connection import Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import TimerExpired
-from tests.lab.cores import START, client, data, request, server
+from smbdirect.providers.base import Send
+from tests.lab.cores import START, client, data, request, server, short_calls
+
+
+@pytest.fixture(params=["python", "c"], name="calls")
+def short_way(request: pytest.FixtureRequest) -> ModuleType:
+    return short_calls(request.param)
 
 
 def test_bvt_smbd_credit_mgmt_operation_with_minimum_credits() -> None:
@@ -198,7 +206,7 @@ def test_the_last_credit_is_granted_for_even_in_the_middle_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("is_longest", [False, True])
-def test_a_message_that_fits_one_send_goes_out_at_once(is_longest: bool) -> None:
+def test_a_message_that_fits_one_send_goes_out_at_once(calls: ModuleType, is_longest: bool) -> None:
     """With the same bytes, and the same credits spent and granted, as by way of the queue."""
     subjects = [server(), server()]
     for subject in subjects:
@@ -206,18 +214,20 @@ def test_a_message_that_fits_one_send_goes_out_at_once(is_longest: bool) -> None
         subject.core.receives_were_posted(subject.core.receives_wanted)
     short, queued = subjects
     length = short.core.max_send_size - 24 if is_longest else 2
-    whole = short.core.whole_message([b"a", bytes(length - 1)], length)
-    assert whole is not None
+    entry = calls.whole(short.core, (Role.ESTABLISHED, Send), [b"a", bytes(length - 1)], None, None)
+    assert entry is not None
+    assert entry[1:] == (None, length)
+    assert (entry[0].context, entry[0].invalidate, entry[0].signalled) == (None, None, False)
     queued.core.send_message([b"a", bytes(length - 1)])
     (send,) = queued.core.pending_sends(queued.now)
-    assert b"".join(whole) == b"".join(send.segments)
+    assert b"".join(entry[0].segments) == b"".join(send.segments)
     for name in ("send_credits", "receive_credits", "receives_posted"):
         assert getattr(short.core.credits, name) == getattr(queued.core.credits, name)
     assert short.core.next_deadline() == queued.core.next_deadline()
 
 
 @pytest.mark.parametrize("reason", ["empty", "long", "pieces", "credits", "queue", "keepalive", "asked", "closed"])
-def test_a_message_that_has_to_wait_changes_nothing(reason: str) -> None:
+def test_a_message_that_has_to_wait_changes_nothing(calls: ModuleType, reason: str) -> None:
     subject = server(grant=2 if reason == "credits" else 10)
     core, segments = subject.core, [b"x"]
     if reason == "empty":
@@ -239,7 +249,7 @@ def test_a_message_that_has_to_wait_changes_nothing(reason: str) -> None:
     else:
         core.close()
     before = core.credits.send_credits, core.credits.receive_credits, len(core.send_queue)
-    assert core.whole_message(segments, sum(map(len, segments))) is None
+    assert calls.whole(core, (Role.ESTABLISHED, Send), segments, None, None) is None
     assert (core.credits.send_credits, core.credits.receive_credits, len(core.send_queue)) == before
 
 

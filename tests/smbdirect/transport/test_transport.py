@@ -279,9 +279,9 @@ def test_writes_that_nobody_waits_for_are_in_place_before_the_message_behind_the
         seen: list[bytes] = []
         near.reply = lambda message: seen.append(bytes(memory))
         for number in range(40):
-            far.transport._work.corked = True
+            far.transport.work.corked = True
             far.transport.rdma.write_to_peer(registered.descriptors, [pattern(50_000, number)], None)
-            far.transport._work.corked = False
+            far.transport.work.corked = False
             far.transport.send([b"%d" % number])
             await near.received(number + 1)
             assert seen[number] == pattern(50_000, number)
@@ -366,7 +366,7 @@ def test_the_end_of_a_turn_comes_after_its_messages() -> None:
 def test_the_end_of_a_turn_comes_before_any_other_work_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(near: End, far: End) -> None:
         order: list[str] = []
-        completed = far.transport._work.completed
+        completed = far.transport.work.completed
 
         def noted(completion: Completion) -> int:
             order.append("work done")
@@ -382,7 +382,7 @@ def test_the_end_of_a_turn_comes_before_any_other_work_of_its_batch(monkeypatch:
 
         await asyncio.sleep(0.01)
         far.reply = take
-        monkeypatch.setattr(far.transport._work, "completed", noted)
+        monkeypatch.setattr(far.transport.work, "completed", noted)
         far.transport.endpoint.on_completions = mixed
         near.transport.send([b"message"])
         near.transport.send([b"message"])
@@ -776,10 +776,10 @@ def test_messages_that_could_not_be_registered_are_finished(monkeypatch: pytest.
 
         monkeypatch.setattr(cache, "gathered", refusing)
         sent: list[int] = []
-        near.transport._work.corked = True
+        near.transport.work.corked = True
         for number in range(6):
             near.transport.send([pattern(100)], on_sent=lambda number=number: sent.append(number))
-        near.transport._work.corked = False
+        near.transport.work.corked = False
         near.transport.send([pattern(100)], on_sent=lambda: sent.append(6))
         assert isinstance(await near.end(), ProviderError)
         assert sorted(sent) == list(range(7))

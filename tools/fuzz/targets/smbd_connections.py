@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smbdirect.core.connection import Connection, Role
+from smbdirect.core.connection import Connection, Keepalive, Role
 from smbdirect.core.messages import MessageReceived
 from smbdirect.core.settings import Settings
+from smbdirect.core.short import accepted
 from smbdirect.errors import ProtocolError
+from smbdirect.providers.base import Completion, Operation, Status
 from smbdirect.rdma.pool import BufferPool
+from smbdirect.rdma.receives import ReceiveBuffer
+from smbdirect.transport.smb_direct import Message
 from tools.fuzz import framed, seeds
 from tools.fuzz.target import Target, Wrong
 
 SETTINGS = Settings(receive_credit_max=8, send_credit_target=8, max_fragmented_receive_size=131_072)
 POOL = BufferPool()
+_KIND = Role.ESTABLISHED, Keepalive.NONE, Operation.RECEIVE, Status.OK
 
 
 def _pump(core: Connection, now: float) -> None:
@@ -52,7 +57,8 @@ def _drive(core: Connection, messages: list[bytes]) -> None:
                 core.handle_timer(now)
         else:
             received = memoryview(bytearray(message[1:]))
-            if core.receive_whole(received, len(received), now) is None:
+            item = Completion(Operation.RECEIVE, Status.OK, ReceiveBuffer(received), len(received))
+            if not accepted(core, _KIND, [item], Message, None, now)[1]:
                 _receive(core, received, now)
         _pump(core, now)
         if core.credits.send_credits < 0 or core.credits.receive_credits < 0:

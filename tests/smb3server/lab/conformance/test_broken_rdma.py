@@ -24,7 +24,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.rdma.work_queue import OnDone
+from smbdirect.rdma.chain_calls import OnDone
 from smbdirect.transport.rdma import Rdma
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab.conformance import results, told
