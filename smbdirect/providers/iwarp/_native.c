@@ -6,8 +6,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #define TAGGED_SIZE 16   /* bytes of a tagged header, with the length field */
 #define UNTAGGED_SIZE 20 /* the same of an untagged header */
@@ -212,6 +214,64 @@ end:
     Py_XDECREF(made);
     PyBuffer_Release(&stream);
     return result;
+}
+
+static PyObject *follow(PyObject *module, PyObject *arguments)
+{
+    Py_buffer memory, between;
+    Py_ssize_t start, payload, most, filled, before, gap, whole = 0;
+    unsigned long long kind, offset;
+    int descriptor, blocked = 0, failure = 0;
+    const uint8_t *header;
+
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "iw*nnw*nKKn:follow", &descriptor, &memory, &start, &payload, &between, &most,
+                          &kind, &offset, &filled))
+        return NULL;
+    gap = between.len;
+    if (payload <= 0 || gap < TAGGED_SIZE || start < 0 || most < 0 || filled < 0 ||
+        payload > PY_SSIZE_T_MAX - gap || filled >= payload + gap || start > memory.len ||
+        most > (memory.len - start) / payload) {
+        PyErr_SetString(PyExc_ValueError, "outside of the memory");
+        goto end;
+    }
+    header = (const uint8_t *)between.buf + gap - TAGGED_SIZE;
+    before = filled;
+    Py_BEGIN_ALLOW_THREADS
+    while (whole < most) {
+        Py_ssize_t behind = filled > payload ? filled - payload : 0, count;
+        struct iovec parts[2] = {
+            {(uint8_t *)memory.buf + start + filled, filled < payload ? (size_t)(payload - filled) : 0},
+            {(uint8_t *)between.buf + behind, (size_t)(gap - behind)},
+        };
+
+        count = readv(descriptor, parts + !parts[0].iov_len, 1 + !!parts[0].iov_len);
+        if (count <= 0) {
+            if (count < 0 && errno == EINTR)
+                continue;
+            failure = count < 0 ? errno : 0;
+            break;
+        }
+        filled += count;
+        if (filled < payload + gap)
+            continue;
+        offset += (unsigned long long)payload;
+        if (read_long(header) != kind || read_long(header + 8) != offset)
+            break;
+        whole++;
+        start += payload;
+        filled = before = 0;
+    }
+    Py_END_ALLOW_THREADS
+    blocked = failure == EAGAIN || failure == EWOULDBLOCK;
+    if (failure && !blocked) {
+        errno = failure;
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+end:
+    PyBuffer_Release(&between);
+    PyBuffer_Release(&memory);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("nnO", whole, filled - before, blocked ? Py_True : Py_False);
 }
 
 /* -- what leaves */
@@ -570,6 +630,7 @@ static int prepare(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"arrived", arrived, METH_VARARGS, NULL},
+    {"follow", follow, METH_VARARGS, NULL},
     {"cut", cut, METH_VARARGS, NULL},
     {NULL},
 };

@@ -16,6 +16,18 @@ def arrived(
     kind: Kind,
     /,
 ) -> tuple[int, list[Completion], int, int]: ...
+def follow(
+    descriptor: int,
+    memory: memoryview,
+    start: int,
+    payload: int,
+    between: memoryview,
+    most: int,
+    kind: int,
+    offset: int,
+    filled: int,
+    /,
+) -> tuple[int, int, bool]: ...
 def cut(
     kinds: Kinds,
     requests: Sequence[Any],

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ _LAST = ddp.LAST | ddp.VERSION
 _LAST_TAGGED = ddp.TAGGED | _LAST
 LAST_WRITE = _LAST_TAGGED << 40 | (rdmap.CONTROL | Opcode.RDMA_WRITE) << 32
 """``TaggedWords.kind`` of a Write that is one FPDU, without length and token."""
+_MOST_OFFSET = (1 << 64) - 1
 _FIELDS = UNTAGGED_HEADER.fields_from
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 
@@ -107,6 +109,54 @@ def arrived(
             msn = msn + 1 & MSN_MASK
         start = end
     return start, made, size, responses
+
+
+def follow(
+    descriptor: int,
+    memory: memoryview,
+    start: int,
+    payload: int,
+    between: memoryview,
+    most: int,
+    kind: int,
+    offset: int,
+    filled: int,
+) -> tuple[int, int, bool]:
+    """Receive FPDUs of a tagged message from a socket, each after the header in front of it was compared.
+
+    They have ``payload`` bytes of payload each, which lie in ``memory`` one after the other, from ``start``. With
+    ``between``, its trailer and the header of the next are received. ``kind`` and ``offset`` are the words of the first
+    one's header, which was received and compared before; so were ``filled`` bytes behind it.
+
+    Return how many FPDUs, at most ``most``, are complete and followed by a header as expected; how many bytes were
+    received behind these, or behind the ``filled`` ones; and whether no more have arrived. Raise ``OSError`` if the
+    connection has ended, and ``ValueError`` for a range outside of ``memory``."""
+    gap = len(between)
+    size = payload + gap
+    if payload <= 0 or gap < TAGGED_HEADER.size or start < 0 or most < 0 or not 0 <= filled < size:
+        raise ValueError("no FPDU")
+    if len(memory) < start or payload * most > len(memory) - start:
+        raise ValueError("outside of the memory")
+    whole, before = 0, filled
+    while whole < most:
+        try:
+            if filled < payload:
+                count = os.readv(descriptor, (memory[start + filled : start + payload], between))
+            else:
+                count = os.readv(descriptor, (between[filled - payload :],))
+        except BlockingIOError:
+            return whole, filled - before, True
+        filled += count
+        if filled == size:
+            offset = offset + payload & _MOST_OFFSET
+            if TAGGED_WORDS.fields_from(between, gap - TAGGED_HEADER.size) != (kind, offset):
+                return whole, filled - before, False
+            whole += 1
+            start += payload
+            filled = before = 0
+        elif not count:
+            break
+    return whole, filled - before, False
 
 
 def _answered(view: memoryview, start: int, read: Awaited) -> bool:

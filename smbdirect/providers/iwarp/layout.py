@@ -13,6 +13,7 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, TAGGED_HEADER_SIZE, TAGGED_WORDS
+from smbdirect.providers.iwarp.frames import follow
 from smbdirect.providers.iwarp.mpa import fpdu_size
 from smbdirect.providers.iwarp.rdmap import Fault, TerminateError
 
@@ -81,6 +82,37 @@ class Layout:
         """Headers of the group that were compared. Invariant: ``_done`` or one more."""
         self._at = -_HEADER
         """Where the header of the FPDU number ``_done`` begins in the group."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether ``pull`` may receive what comes next."""
+        return self._most == 1 and self.continues
+
+    def pull(self, descriptor: int, most: int) -> tuple[int, int, bool]:
+        """Receive FPDUs from a socket until about ``most`` bytes were. Return how many bytes of FPDUs that are complete
+        were; how many behind these, for ``received``; and whether no more have arrived. Conditions: ``one_by_one``.
+        Raise ``OSError`` if the connection has ended."""
+        payload = self._payload
+        groups = min((self._end - self._start) // payload - 1, most // payload + 1)
+        whole, count, blocked = follow(
+            descriptor,
+            self._memory,
+            self._start,
+            payload,
+            self._between,
+            groups,
+            self._kind,
+            self._offset,
+            self._filled,
+        )
+        if not whole:
+            return 0, count, blocked
+        self._start += whole * payload
+        self._offset += whole * payload
+        self.fpdus += whole
+        self.bytes_done += whole * payload
+        self._lay_out()
+        return whole * payload, count, blocked
 
     def received(self, count: int) -> bool:
         """Note that ``count`` bytes were received into ``buffers``. Return whether every complete header is as

@@ -164,6 +164,21 @@ class Receiver:
             self._release_ring()
         return self.at_boundary
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether ``pull`` may receive what comes next."""
+        return self._layout is not None and self._layout.one_by_one
+
+    def pull(self, descriptor: int, most: int) -> tuple[int, bool]:
+        """Receive the FPDUs of a long Write from a socket, until about ``most`` bytes were. Return how many were, and
+        whether no more have arrived. Conditions: ``one_by_one``. Raise as ``received``, and ``OSError`` if the
+        connection has ended."""
+        layout = self._layout
+        assert layout is not None
+        size, count, blocked = layout.pull(descriptor, most)
+        self._follow(layout, count)
+        return size + count, blocked
+
     def feed(self, data: Buffer) -> None:
         """Process bytes that are in memory already."""
         view = memoryview(data)
