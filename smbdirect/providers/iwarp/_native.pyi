@@ -14,8 +14,23 @@ def arrived(
     receives: Sequence[tuple[memoryview, object]],
     reads: Sequence[Awaited],
     kind: Kind,
+    crc: bool,
     /,
 ) -> tuple[int, list[Completion], int, int]: ...
+def run(
+    view: memoryview,
+    start: int,
+    tail: int,
+    memory: memoryview,
+    position: int,
+    limit: int,
+    whole: bool,
+    operation: int,
+    token: int,
+    expected: int,
+    crc: bool,
+    /,
+) -> tuple[int, int, int]: ...
 def follow(
     descriptor: int,
     memory: memoryview,
@@ -37,5 +52,6 @@ def cut(
     msn: int,
     read_msn: int,
     joined: int,
+    crc: bool,
     /,
 ) -> Cut | None: ...
