@@ -246,8 +246,8 @@ def cut(
     joined: int,
     crc: bool,
 ) -> Cut | None:
-    """Cut ``requests`` into FPDUs, one behind the other. CRC fields are zero without ``crc``. Return None if any of them is not
-    ordinary, or if an FPDU had to wait for another TCP segment of ``segment`` bytes (``Sender._needs_segment``).
+    """Cut ``requests`` into FPDUs, one behind the other. Without ``crc`` their CRC fields are zero. Return None if any
+    request is not ordinary, or if an FPDU had to wait for another TCP segment of ``segment`` bytes (``Sender._needs_segment``).
 
     ``reads``: of the Reads among them, in order. ``msn``, ``read_msn``: the numbers of the next Send and of the next
     Read Request. Writes are cut where they exceed ``max_ulpdu`` bytes. Up to ``joined`` bytes of a segment in one FPDU

@@ -56,7 +56,9 @@ class RingPool:
     def make(self) -> memoryview:
         """Return a new ring; to be called if none is free."""
         self.allocations += 1
-        return memoryview(mmap.mmap(-1, RING_SIZE + mmap.PAGESIZE))[_RING_START : _RING_START + RING_SIZE]
+        # Private: a forked process must not write in this one's rings.
+        memory = mmap.mmap(-1, RING_SIZE + mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return memoryview(memory)[_RING_START : _RING_START + RING_SIZE]
 
 
 class Receiver:
