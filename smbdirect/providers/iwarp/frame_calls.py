@@ -1,4 +1,4 @@
-"""What is done for each FPDU of a batch: headers compared or written, and payloads copied. No CRC. [RFC 5044 section 4]
+"""What is done for each FPDU of a batch: headers compared or written, and payloads copied. [RFC 5044 section 4]
 
 ``_native`` does the same in C. ``frames`` chooses between the two, and everything else imports from there.
 """
@@ -247,7 +247,8 @@ def cut(
     crc: bool,
 ) -> Cut | None:
     """Cut ``requests`` into FPDUs, one behind the other. Without ``crc`` their CRC fields are zero. Return None if any
-    request is not ordinary, or if an FPDU had to wait for another TCP segment of ``segment`` bytes (``Sender._needs_segment``).
+    request is not ordinary, or if an FPDU had to wait for another TCP segment of ``segment`` bytes
+    (``Sender._needs_segment``).
 
     ``reads``: of the Reads among them, in order. ``msn``, ``read_msn``: the numbers of the next Send and of the next
     Read Request. Writes are cut where they exceed ``max_ulpdu`` bytes. Up to ``joined`` bytes of a segment in one FPDU
