@@ -7,6 +7,7 @@ the next one starts (depth 1).
 from __future__ import annotations
 
 import asyncio
+import mmap
 import multiprocessing
 import os
 import socket
@@ -73,13 +74,19 @@ class Meter:
         return Result(rate, times[0] / operations, times[1] / operations)
 
 
+def pages(size: int) -> memoryview:
+    """Return memory that begins with a page, as a server's buffers do. How fast the kernel copies depends on the place
+    in the page."""
+    return memoryview(mmap.mmap(-1, size))
+
+
 def raw_peer(pipe: Connection, size: int) -> None:
     """Receive messages of ``size`` bytes and acknowledge each with one byte."""
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname()[1])
     sock, _ = listener.accept()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    buffer = memoryview(bytearray(size))
+    buffer = pages(size)
     while True:
         got = 0
         while got < size:
@@ -97,7 +104,7 @@ def bench_raw(size: int, seconds: float, placed: str = "") -> Result:
     process.start()
     with socket.create_connection(("127.0.0.1", ours.recv())) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        data = memoryview(bytearray(size))
+        data = pages(size)
         operations = 0
         meter = Meter(process.pid or 0, placed)
         start = time.perf_counter()
@@ -114,7 +121,7 @@ class Peer:
     """The client: it exposes one region, sends its address, and answers each message with an empty one."""
 
     def __init__(self, size: int) -> None:
-        self.memory = memoryview(bytearray(size))
+        self.memory = pages(size)
         self.closed = asyncio.Event()
 
     def prepare(self, endpoint: Endpoint) -> None:
@@ -155,7 +162,7 @@ class Bench:
         self.size = size
         self.seconds = seconds
         self.depth = depth
-        self.local = memoryview(bytearray(size))
+        self.local = pages(size)
         self.ready: asyncio.Future[RemoteSegment] = asyncio.get_running_loop().create_future()
         self.done = asyncio.Event()
         self.running = False

@@ -6,8 +6,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #define TAGGED_SIZE 16   /* bytes of a tagged header, with the length field */
 #define UNTAGGED_SIZE 20 /* the same of an untagged header */
@@ -65,7 +67,7 @@ static Py_ssize_t fpdu_size(Py_ssize_t length)
 
 /* What the functions know of Python: names of attributes, and how a record is made. */
 struct known {
-    PyObject *segments, *remote, *invalidate, *stag, *base, *total, *received, *new_record;
+    PyObject *segments, *remote, *invalidate, *stag, *base, *total, *received, *new_record, *is_intact, *crc32c;
 };
 
 /* Read the attribute of an object as a number. */
@@ -81,6 +83,22 @@ static int number_of(PyObject *object, PyObject *name, uint64_t *value)
 }
 
 /* -- what arrives */
+
+/* Whether the checksum of the FPDU in "stream" is right. Only if "crc" is set it has one. */
+static int is_intact(const struct known *known, int crc, PyObject *stream, Py_ssize_t start, Py_ssize_t end)
+{
+    PyObject *found;
+    int result;
+
+    if (!crc)
+        return 1;
+    found = PyObject_CallFunction(known->is_intact, "Onn", stream, start, end);
+    if (found == NULL)
+        return -1;
+    result = PyObject_IsTrue(found);
+    Py_DECREF(found);
+    return result;
+}
 
 /* Place "count" bytes in "memory", from its begin. Return 0 if they do not fit, or are not all it has room for. */
 static int place(PyObject *memory, const uint8_t *data, Py_ssize_t count, int all)
@@ -157,10 +175,12 @@ static PyObject *arrived(PyObject *module, PyObject *arguments)
     Py_buffer stream;
     Py_ssize_t start, tail, posted, begun, bytes = 0, responses = 0;
     unsigned long msn;
-    PyObject *receives, *reads, *kind, *read, *made = NULL, *result = NULL;
+    PyObject *view, *receives, *reads, *kind, *read, *made = NULL, *result = NULL;
+    int crc;
 
-    if (!PyArg_ParseTuple(arguments, "y*nnkOOO!:arrived", &stream, &start, &tail, &msn, &receives, &reads,
-                          &PyTuple_Type, &kind))
+    if (!PyArg_ParseTuple(arguments, "OnnkOOO!p:arrived", &view, &start, &tail, &msn, &receives, &reads,
+                          &PyTuple_Type, &kind, &crc) ||
+        PyObject_GetBuffer(view, &stream, PyBUF_SIMPLE))
         return NULL;
     if (start < 0 || tail < start || tail > stream.len || PyTuple_Size(kind) != 3) {
         PyErr_SetString(PyExc_ValueError, "outside of the stream");
@@ -185,7 +205,9 @@ static PyObject *arrived(PyObject *module, PyObject *arguments)
             read = PySequence_GetItem(reads, responses);
             if (read == NULL)
                 goto end;
-            placed = answer(known, read, header, payload);
+            placed = is_intact(known, crc, view, start, start + size);
+            if (placed == 1)
+                placed = answer(known, read, header, payload);
             Py_DECREF(read);
             responses += placed == 1;
         } else {
@@ -195,7 +217,9 @@ static PyObject *arrived(PyObject *module, PyObject *arguments)
                 read_word(header + 12) != (uint32_t)msn || read_word(header + 16) != 0 || payload < 0 ||
                 PyList_Size(made) >= posted)
                 break;
-            placed = add_send(known, made, receives, kind, header + UNTAGGED_SIZE, payload);
+            placed = is_intact(known, crc, view, start, start + size);
+            if (placed == 1)
+                placed = add_send(known, made, receives, kind, header + UNTAGGED_SIZE, payload);
             if (placed == 1) {
                 bytes += payload;
                 msn = (msn + 1) & 0xFFFFFFFF;
@@ -212,6 +236,110 @@ end:
     Py_XDECREF(made);
     PyBuffer_Release(&stream);
     return result;
+}
+
+static PyObject *run(PyObject *module, PyObject *arguments)
+{
+    const struct known *known = PyModule_GetState(module);
+    Py_buffer stream, memory;
+    Py_ssize_t start, tail, position, limit, count = 0, bytes = 0;
+    int whole, crc, operation, fine = 1;
+    unsigned long token;
+    unsigned long long expected;
+    PyObject *view;
+
+    if (!PyArg_ParseTuple(arguments, "Onnw*nnpikKp:run", &view, &start, &tail, &memory, &position, &limit, &whole,
+                          &operation, &token, &expected, &crc))
+        return NULL;
+    if (PyObject_GetBuffer(view, &stream, PyBUF_SIMPLE)) {
+        PyBuffer_Release(&memory);
+        return NULL;
+    }
+    if (start < 0 || tail < start || tail > stream.len || position < 0 || position > memory.len ||
+        limit > memory.len) {
+        PyErr_SetString(PyExc_ValueError, "outside of the memory");
+        fine = -1;
+    }
+    while (fine == 1 && tail - start >= TAGGED_SIZE + CRC_FIELD) {
+        const uint8_t *header = (const uint8_t *)stream.buf + start;
+        Py_ssize_t length = header[0] << 8 | header[1], payload = length + LENGTH_FIELD - TAGGED_SIZE;
+        Py_ssize_t size = fpdu_size(length);
+
+        if ((header[2] != (LAST_TAGGED & ~LAST) && !(whole && header[2] == LAST_TAGGED)) || header[3] != operation ||
+            read_word(header + 4) != token || read_long(header + 8) != expected || payload <= 0 ||
+            size > tail - start || payload > limit - position)
+            break;
+        fine = is_intact(known, crc, view, start, start + size);
+        if (fine != 1)
+            break;
+        memmove((uint8_t *)memory.buf + position, header + TAGGED_SIZE, (size_t)payload);
+        start += size;
+        position += payload;
+        expected += (unsigned long long)payload;
+        bytes += payload;
+        count++;
+    }
+    PyBuffer_Release(&stream);
+    PyBuffer_Release(&memory);
+    return fine < 0 ? NULL : Py_BuildValue("nnn", start, count, bytes);
+}
+
+static PyObject *follow(PyObject *module, PyObject *arguments)
+{
+    Py_buffer memory, between;
+    Py_ssize_t start, payload, most, filled, before, gap, whole = 0;
+    unsigned long long kind, offset;
+    int descriptor, blocked = 0, failure = 0;
+    const uint8_t *header;
+
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "iw*nnw*nKKn:follow", &descriptor, &memory, &start, &payload, &between, &most,
+                          &kind, &offset, &filled))
+        return NULL;
+    gap = between.len;
+    before = filled;
+    if (payload <= 0 || gap < TAGGED_SIZE || start < 0 || most < 0 || filled < 0 ||
+        payload > PY_SSIZE_T_MAX - gap || filled >= payload + gap || start > memory.len ||
+        most > (memory.len - start) / payload) {
+        PyErr_SetString(PyExc_ValueError, "outside of the memory");
+        goto end;
+    }
+    header = (const uint8_t *)between.buf + gap - TAGGED_SIZE;
+    Py_BEGIN_ALLOW_THREADS
+    while (whole < most) {
+        Py_ssize_t behind = filled > payload ? filled - payload : 0, count;
+        struct iovec parts[2] = {
+            {(uint8_t *)memory.buf + start + filled, filled < payload ? (size_t)(payload - filled) : 0},
+            {(uint8_t *)between.buf + behind, (size_t)(gap - behind)},
+        };
+
+        count = readv(descriptor, parts + !parts[0].iov_len, 1 + !!parts[0].iov_len);
+        if (count <= 0) {
+            if (count < 0 && errno == EINTR)
+                continue;
+            failure = count < 0 ? errno : 0;
+            break;
+        }
+        filled += count;
+        if (filled < payload + gap)
+            continue;
+        offset += (unsigned long long)payload;
+        if (read_long(header) != kind || read_long(header + 8) != offset)
+            break;
+        whole++;
+        start += payload;
+        filled = before = 0;
+    }
+    Py_END_ALLOW_THREADS
+    blocked = failure == EAGAIN || failure == EWOULDBLOCK;
+    if (failure && !blocked) {
+        errno = failure;
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+end:
+    PyBuffer_Release(&between);
+    PyBuffer_Release(&memory);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("nnO", whole, filled - before, blocked ? Py_True : Py_False);
 }
 
 /* -- what leaves */
@@ -286,15 +414,47 @@ struct message {
     Py_ssize_t opened, total;
 };
 
-/* Add the FPDUs of a message. */
-static int add_message(struct output *output, struct message *message, Py_ssize_t max_ulpdu, Py_ssize_t joined)
+/* What is asked of "cut", and what it has found so far. */
+struct chain {
+    const struct known *known;
+    PyObject *kinds, *reads;
+    Py_ssize_t max_ulpdu, segment, joined, position, fpdus, begun, sends, bytes_send, bytes_write;
+    unsigned long msn, read_msn;
+    int crc;
+};
+
+/* Continue the checksum of an FPDU, unless there are none. */
+static int add_to_crc(const struct chain *chain, uint32_t *value, const uint8_t *data, Py_ssize_t count)
 {
-    Py_ssize_t size = message->size, room = max_ulpdu + LENGTH_FIELD - size, left = message->total, index = 0, at = 0;
+    PyObject *view, *found;
+
+    if (!chain->crc || !count)
+        return 0;
+    view = PyMemoryView_FromMemory((char *)data, count, PyBUF_READ);
+    if (view == NULL)
+        return -1;
+    found = PyObject_CallFunction(chain->known->crc32c, "Ok", view, (unsigned long)*value);
+    Py_DECREF(view);
+    if (found == NULL)
+        return -1;
+    *value = (uint32_t)PyLong_AsUnsignedLong(found);
+    Py_DECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Add the FPDUs of a message. */
+static int add_message(struct output *output, struct message *message, const struct chain *chain)
+{
+    Py_ssize_t size = message->size, room = chain->max_ulpdu + LENGTH_FIELD - size, left = message->total;
+    Py_ssize_t index = 0, at = 0;
     uint8_t *header = message->header;
     uint64_t offset = read_long(header + 8); /* of a tagged message */
 
     do {
         Py_ssize_t payload = left < room ? left : room, length = size - LENGTH_FIELD + payload;
+        uint8_t trailer[3 + CRC_FIELD] = {0};
+        Py_ssize_t pad = padding(length);
+        uint32_t crc = 0;
 
         left -= payload;
         header[0] = (uint8_t)(length >> 8);
@@ -304,7 +464,7 @@ static int add_message(struct output *output, struct message *message, Py_ssize_
             write_long(header + 8, offset);
             offset += (uint64_t)payload;
         }
-        if (add_bytes(output, header, (size_t)size))
+        if (add_bytes(output, header, (size_t)size) || add_to_crc(chain, &crc, header, size))
             return -1;
         while (payload) {
             const Py_buffer *buffer = message->buffers + index;
@@ -312,7 +472,8 @@ static int add_message(struct output *output, struct message *message, Py_ssize_
 
             if (part > payload)
                 part = payload;
-            if (part && add_part(output, buffer, at, part, joined))
+            if (part && (add_part(output, buffer, at, part, chain->joined) ||
+                         add_to_crc(chain, &crc, (const uint8_t *)buffer->buf + at, part)))
                 return -1;
             payload -= part;
             at += part;
@@ -321,7 +482,11 @@ static int add_message(struct output *output, struct message *message, Py_ssize_
                 at = 0;
             }
         }
-        if (add_bytes(output, "\0\0\0\0\0\0\0", (size_t)(padding(length) + CRC_FIELD)))
+        if (add_to_crc(chain, &crc, trailer, pad))
+            return -1;
+        for (int byte = 0; byte < CRC_FIELD; byte++)
+            trailer[pad + byte] = (uint8_t)(crc >> 8 * byte);
+        if (add_bytes(output, trailer, (size_t)(pad + CRC_FIELD)))
             return -1;
     } while (left);
     return 0;
@@ -379,14 +544,6 @@ static int remote_of(PyObject *request, const struct known *known, uint32_t *tok
     return result;
 }
 
-/* What is asked of "cut", and what it has found so far. */
-struct chain {
-    const struct known *known;
-    PyObject *kinds, *reads;
-    Py_ssize_t max_ulpdu, segment, joined, position, fpdus, begun, sends, bytes_send, bytes_write;
-    unsigned long msn, read_msn;
-};
-
 static int cut_write(struct chain *chain, PyObject *request, struct message *message)
 {
     Py_ssize_t room = chain->max_ulpdu + LENGTH_FIELD - TAGGED_SIZE, more;
@@ -397,7 +554,7 @@ static int cut_write(struct chain *chain, PyObject *request, struct message *mes
     if (result != 1 || room <= 0)
         return result < 0 ? -1 : 0;
     message->size = TAGGED_SIZE;
-    message->header[3] = RDMA_WRITE;
+    message->header[3] = (PyObject *)Py_TYPE(request) == PyTuple_GetItem(chain->kinds, 3) ? RESPONSE : RDMA_WRITE;
     write_word(message->header + 4, token);
     write_long(message->header + 8, address);
     more = message->total ? (message->total - 1) / room : 0;
@@ -492,7 +649,7 @@ static int cut_one(struct chain *chain, PyObject *request, struct output *output
     message.opened = message.total = 0;
     if (kind == PyTuple_GetItem(chain->kinds, 0))
         cut_kind = cut_send;
-    else if (kind == PyTuple_GetItem(chain->kinds, 1))
+    else if (kind == PyTuple_GetItem(chain->kinds, 1) || kind == PyTuple_GetItem(chain->kinds, 3))
         cut_kind = cut_write;
     else if (kind == PyTuple_GetItem(chain->kinds, 2))
         cut_kind = cut_read;
@@ -503,7 +660,7 @@ static int cut_one(struct chain *chain, PyObject *request, struct output *output
         result = cut_kind(chain, request, &message);
     if (result == 1 && (chain->position > MOST_BYTES || chain->fpdus > MOST_FPDUS))
         result = 0;
-    if (result == 1 && add_message(output, &message, chain->max_ulpdu, chain->joined))
+    if (result == 1 && add_message(output, &message, chain))
         result = -1;
     while (message.opened)
         PyBuffer_Release(message.buffers + --message.opened);
@@ -518,11 +675,12 @@ static PyObject *cut(PyObject *module, PyObject *arguments)
     Py_ssize_t number;
     int fine = 1;
 
-    if (!PyArg_ParseTuple(arguments, "O!OOnnkkn:cut", &PyTuple_Type, &chain.kinds, &requests, &chain.reads,
-                          &chain.max_ulpdu, &chain.segment, &chain.msn, &chain.read_msn, &chain.joined))
+    if (!PyArg_ParseTuple(arguments, "O!OOnnkknp:cut", &PyTuple_Type, &chain.kinds, &requests, &chain.reads,
+                          &chain.max_ulpdu, &chain.segment, &chain.msn, &chain.read_msn, &chain.joined,
+                          &chain.crc))
         return NULL;
     if (chain.max_ulpdu < 0 || chain.max_ulpdu > MOST_ULPDU || chain.joined < 0 || chain.segment < 0 ||
-        PyTuple_Size(chain.kinds) != 3) {
+        PyTuple_Size(chain.kinds) != 4) {
         PyErr_SetString(PyExc_ValueError, "no length of a ULPDU");
         return NULL;
     }
@@ -553,6 +711,17 @@ static PyObject *cut(PyObject *module, PyObject *arguments)
 
 /* -- the module */
 
+static PyObject *attribute_of(const char *name, const char *attribute)
+{
+    PyObject *module = PyImport_ImportModule(name), *found;
+
+    if (module == NULL)
+        return NULL;
+    found = PyObject_GetAttrString(module, attribute);
+    Py_DECREF(module);
+    return found;
+}
+
 static int prepare(PyObject *module)
 {
     struct known *known = PyModule_GetState(module);
@@ -565,11 +734,15 @@ static int prepare(PyObject *module)
     known->total = PyUnicode_InternFromString("total");
     known->received = PyUnicode_InternFromString("received");
     known->new_record = PyObject_GetAttrString((PyObject *)&PyTuple_Type, "__new__");
+    known->crc32c = attribute_of("crc32c", "crc32c");
+    known->is_intact = attribute_of("smbdirect.providers.iwarp.mpa", "is_intact");
     return PyErr_Occurred() ? -1 : PyModule_AddStringConstant(module, "SOURCE", SOURCE);
 }
 
 static PyMethodDef methods[] = {
     {"arrived", arrived, METH_VARARGS, NULL},
+    {"run", run, METH_VARARGS, NULL},
+    {"follow", follow, METH_VARARGS, NULL},
     {"cut", cut, METH_VARARGS, NULL},
     {NULL},
 };

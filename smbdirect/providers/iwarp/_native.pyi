@@ -14,8 +14,35 @@ def arrived(
     receives: Sequence[tuple[memoryview, object]],
     reads: Sequence[Awaited],
     kind: Kind,
+    crc: bool,
     /,
 ) -> tuple[int, list[Completion], int, int]: ...
+def run(
+    view: memoryview,
+    start: int,
+    tail: int,
+    memory: memoryview,
+    position: int,
+    limit: int,
+    whole: bool,
+    operation: int,
+    token: int,
+    expected: int,
+    crc: bool,
+    /,
+) -> tuple[int, int, int]: ...
+def follow(
+    descriptor: int,
+    memory: memoryview,
+    start: int,
+    payload: int,
+    between: memoryview,
+    most: int,
+    kind: int,
+    offset: int,
+    filled: int,
+    /,
+) -> tuple[int, int, bool]: ...
 def cut(
     kinds: Kinds,
     requests: Sequence[Any],
@@ -25,5 +52,6 @@ def cut(
     msn: int,
     read_msn: int,
     joined: int,
+    crc: bool,
     /,
 ) -> Cut | None: ...

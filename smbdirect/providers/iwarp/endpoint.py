@@ -434,6 +434,14 @@ class IwarpEndpoint(BaseEndpoint):
         self._receiving = True
         try:
             for _ in range(_TURNS):
+                if receiver.one_by_one:
+                    count, blocked = receiver.pull(sock.fileno(), left)
+                    left -= count
+                    if self._deferred is not None:
+                        raise self._deferred
+                    if blocked or left <= 0:
+                        whole = False
+                        break
                 buffers = receiver.buffers()
                 try:
                     count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from smbdirect.providers.base import Access, Completion, Operation, Status, ignore
-from smbdirect.providers.iwarp import ddp, frame_calls, frames, rdmap
+from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
+from smbdirect.providers.iwarp.frames import arrived
 from smbdirect.providers.iwarp.mpa import Rtr
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
@@ -60,7 +61,7 @@ class PendingRead:
 
     In the queue of what was posted it stands for itself, unless it has an ``owner``."""
 
-    __slots__ = ("base", "context", "done", "irregular", "owner", "passed", "received", "segments", "stag", "total")
+    __slots__ = ("base", "context", "done", "owner", "passed", "received", "segments", "stag", "total")
     operation = Operation.READ
     signalled = True
     dropped = False
@@ -79,8 +80,6 @@ class PendingRead:
         self.received = 0
         self.passed = 0
         """Bytes of the segments that are full, which were removed from ``segments``."""
-        self.irregular = False
-        """Whether the response was not as a ``Layout`` expected it."""
         self.owner: Posted | None = None
         """The request, if it had to be queued before it was sent."""
 
@@ -151,14 +150,9 @@ class Operations:
         general path checks it. ``crc``: check the checksums."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
-        if crc:
-            start, made, size, responses = frame_calls.arrived(
-                view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED, True
-            )
-        else:
-            start, made, size, responses = frames.arrived(
-                view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED
-            )
+        start, made, size, responses = arrived(
+            view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED, crc
+        )
         if made:
             count = len(made)
             del self.receives[:count]

@@ -10,12 +10,14 @@ only after its checksum was verified, so everything but the Layout of a Read Res
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, TAGGED_WORDS, TaggedHeader, UntaggedHeader
-from smbdirect.providers.iwarp.layout import AHEAD, Layout
+from smbdirect.providers.iwarp.frames import run
+from smbdirect.providers.iwarp.layout import Layout
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, is_intact
 from smbdirect.providers.iwarp.operations import RESPONSE, WRITE, Operations
 from smbdirect.providers.iwarp.rdmap import Fault, Opcode, TerminateError
@@ -23,6 +25,9 @@ from smbdirect.providers.memory import Region
 
 RING_SIZE = 256 * 1024
 """Bytes of one receive ring: room for several of the largest FPDUs."""
+_RING_START = 2048
+"""Where a ring begins in its first page. What arrives lies at the begin of a page of the kernel, mostly. Processors of
+AMD copy four times slower ("rep movsb") to a place that is 1 to 63 bytes further in its page than the source is."""
 RINGS_KEPT = 4
 """Free rings that are kept. More would stay unused, since a connection holds a ring only while it parses."""
 _MIN_ROOM = 0x10000 + 16
@@ -33,11 +38,8 @@ _MIN_DIRECT = 16 * 1024
 """If at least this many bytes of a payload are missing, a second system call costs less than a copy."""
 _BULK_WINDOW = 4 * 1024
 """Bytes of the ring that are offered while large payloads arrive: room for the end of a message and small messages."""
-_MIN_LAYOUT = 4096
-"""Smallest payload per FPDU of a Read Response by a ``Layout``. Many small ones cost less in the ring."""
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not the last of its message."""
-_LAST = _MIDDLE | ddp.LAST
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 
 
@@ -54,7 +56,9 @@ class RingPool:
     def make(self) -> memoryview:
         """Return a new ring; to be called if none is free."""
         self.allocations += 1
-        return memoryview(bytearray(RING_SIZE))
+        # Private: a forked process must not write in this one's rings.
+        memory = mmap.mmap(-1, RING_SIZE + mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return memoryview(memory)[_RING_START : _RING_START + RING_SIZE]
 
 
 class Receiver:
@@ -163,6 +167,25 @@ class Receiver:
         finally:
             self._release_ring()
         return self.at_boundary
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether ``pull`` may receive what comes next."""
+        return self._layout is not None and self._layout.continues
+
+    def pull(self, descriptor: int, most: int) -> tuple[int, bool]:
+        """Receive the FPDUs of a long message from a socket, until about ``most`` bytes were. Return how many were, and
+        whether no more have arrived. Conditions: ``one_by_one``. Raise as ``received``, and ``OSError`` if the
+        connection has ended."""
+        layout = self._layout
+        assert layout is not None
+        try:
+            size, count, blocked = layout.pull(descriptor, most)
+        except TerminateError:
+            self.crc_errors += 1
+            raise
+        self._follow(layout, count)
+        return size + count, blocked
 
     def feed(self, data: Buffer) -> None:
         """Process bytes that are in memory already."""
@@ -301,32 +324,13 @@ class Receiver:
         if room is None:
             return start
         memory, position, limit = room
-        last = _LAST if operation == WRITE else _MIDDLE
-        count = moved = 0
-        while tail - start >= ddp.SHORTEST_FPDU:
-            length, control, operation_here, token_here, offset = _TAGGED_FIELDS(view, start)
-            payload = length - ddp.TAGGED_HEADER_SIZE
-            end = start + (length + 9 & ~3)
-            if (
-                control not in (_MIDDLE, last)
-                or operation_here != operation
-                or token_here != token
-                or offset != expected
-                or payload <= 0
-                or end > tail
-                or position + payload > limit
-                or (self.crc and not is_intact(view, start, end))
-            ):
-                break
-            start += TAGGED_HEADER.size
-            memory[position : position + payload] = view[start : start + payload]
-            start = end
-            position += payload
-            expected += payload
-            moved += payload
-            count += 1
+        if position > limit:
+            return start
+        start, count, size = run(
+            view, start, tail, memory, position, limit, operation == WRITE, operation, token, expected, self.crc
+        )
         if count:
-            self._operations.placed(operation, count, moved)
+            self._operations.placed(operation, count, size)
         return start
 
     def _go_direct(
@@ -365,14 +369,8 @@ class Receiver:
         and enough of it is missing. Return whether there is a layout now."""
         _, _, operation, token, offset = _TAGGED_FIELDS(view, head)
         operations = self._operations
-        if operation == RESPONSE:
-            ahead = AHEAD
-            if payload < _MIN_LAYOUT or not operations.reads or operations.reads[0].irregular:
-                return False
-        else:
-            ahead = 1
-            if payload < _MIN_DIRECT or self.crc:
-                return False
+        if payload < _MIN_DIRECT or (self.crc and operation != RESPONSE):
+            return False
         room = operations.room_for(operation, token, offset)
         start = head + TAGGED_HEADER.size
         here = self._tail - start
@@ -381,7 +379,7 @@ class Receiver:
         memory, position, end = room
         if end - position < 2 * payload or end - position - here < _MIN_DIRECT:
             return False
-        self._layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, ahead, self.crc)
+        self._layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, self.crc)
         if here:
             memory[position : position + here] = view[start : self._tail]
             self._layout.received(here)
@@ -411,7 +409,6 @@ class Receiver:
             operations.placed(WRITE, layout.fpdus, layout.bytes_done)
         else:
             operations.placed(RESPONSE, layout.fpdus, layout.bytes_done)
-            operations.reads[0].irregular = not expected
         if expected:
             return count
         # The bytes behind belong elsewhere: they are read once more, from a copy.

@@ -39,11 +39,10 @@ _SMALL = 512
 _JOINED = 8192
 """Up to this many bytes of payload are copied beside their headers: for the system call, that costs less than a buffer
 of its own."""
-_KINDS = Send, Write, Read
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 _LAST = ddp.LAST | ddp.VERSION
-_LAST_RESPONSE = ddp.LAST_TAGGED | _MIDDLE << 40 | (rdmap.CONTROL | Opcode.READ_RESPONSE) << 32
-"""``TaggedWords.kind`` of a message that is one FPDU, without length and token."""
+_MOST_CUT = 256
+"""Buffers that may wait while a whole Read Response is added: the batch does not exceed ``IOV_MAX`` then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +68,7 @@ class Work:
 class Response:
     """One Read Response, the answer to a Read Request of the peer."""
 
-    __slots__ = ("memory", "position", "region", "stag", "start", "total")
+    __slots__ = ("memory", "position", "region", "remote", "segments", "stag", "start", "total")
 
     def __init__(
         self, stag: int, start: int, region: Region | None, memory: memoryview, position: int = 0, length: int = 0
@@ -82,6 +81,11 @@ class Response:
         self.memory = memory
         self.position = position
         self.total = len(memory) or length
+        self.segments = (memory,)
+        self.remote = stag, start, self.total
+
+
+_KINDS = Send, Write, Read, Response
 
 
 class _Outgoing:
@@ -251,12 +255,13 @@ class Sender:
             or self._current is not None
             or self.work
             or self._responses
-            or self.crc
             or not self.open
             or (reads and len(reads) > self.max_reads - len(self._reads))
         ):
             return None
-        chain = cut(_KINDS, requests, reads, self.max_ulpdu, self.segment, self._send_msn, self._read_msn, _JOINED)
+        chain = cut(
+            _KINDS, requests, reads, self.max_ulpdu, self.segment, self._send_msn, self._read_msn, _JOINED, self.crc
+        )
         if chain is None:
             return None
         buffers, size, fpdus, sends, bytes_send, bytes_write = chain
@@ -376,8 +381,7 @@ class Sender:
             self._prefer_work = True
             response = self._responses.popleft()
             self.bytes_read_response += response.total
-            if response.total <= self.max_ulpdu - ddp.TAGGED_HEADER_SIZE and response.memory:
-                self._emit_tagged(_LAST_RESPONSE | response.stag, response.start, (response.memory,), response)
+            if response.memory and self._cut_response(response):
                 return True
             message = self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.READ_RESPONSE, response, (response.memory,), response.stag, response.start
@@ -401,6 +405,22 @@ class Sender:
             self._current = _Outgoing(
                 rdmap.CONTROL | Opcode.RDMA_WRITE, work, work.segments, work.stag, work.remote_offset
             )
+        return True
+
+    def _cut_response(self, response: Response) -> bool:
+        """Cut a whole Read Response in one pass, unless it is too long. Return whether that was done."""
+        if len(self._iov) > _MOST_CUT:
+            return False
+        chain = cut(_KINDS, (response,), (), self.max_ulpdu, 0, 0, 0, _JOINED, self.crc)
+        if chain is None:
+            return False
+        buffers, size, fpdus, *_ = chain
+        self._iov += buffers
+        full = self.max_ulpdu + 9 & ~3
+        if fpdus > 1:
+            self._cut(full, fpdus - 1)
+        self._cut(size - full * (fpdus - 1), 1)
+        self._ends.append((self._produced, response))
         return True
 
     def _begin_send(self, work: Work) -> None:

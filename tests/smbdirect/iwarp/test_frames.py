@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections import deque
 from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
+from crc32c import crc32c
 
 from smbdirect import native
 from smbdirect.codec import Buffer
@@ -24,13 +26,14 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp import frame_calls
 from smbdirect.providers.iwarp.ddp import TAGGED_WORDS, UNTAGGED_HEADER
+from smbdirect.providers.iwarp.mpa import is_intact, trailer
 from smbdirect.providers.iwarp.operations import PendingRead
 from smbdirect.providers.iwarp.rdmap import Opcode
-from smbdirect.providers.iwarp.sender import Sender, Work
+from smbdirect.providers.iwarp.sender import Response, Sender, Work
 
 NAME = "smbdirect.providers.iwarp._native"
 KIND = Completion, Operation.RECEIVE, Status.OK
-KINDS = Send, Write, Read
+KINDS = Send, Write, Read, Response
 
 
 @pytest.fixture(params=["python", "c"])
@@ -86,7 +89,7 @@ def placed(
     msn: int = 7,
 ) -> tuple[int, list[int], int]:
     """Where the rest begins, the lengths of the Sends before, and the number of Read Responses."""
-    start, made, size, responses = calls.arrived(memoryview(data), 0, len(data), msn, receives, reads, KIND)
+    start, made, size, responses = calls.arrived(memoryview(data), 0, len(data), msn, receives, reads, KIND, False)
     assert all(type(completion) is Completion for completion in made)
     assert made == [(*KIND[1:], index, each.length, None) for index, each in enumerate(made)]
     assert size == sum(each.length for each in made)
@@ -140,7 +143,7 @@ def test_every_other_header_is_left_alone(calls: ModuleType, place: int) -> None
 @pytest.mark.parametrize("bounds", [(-1, 4), (5, 4), (0, 29), (29, 29)])
 def test_bounds_outside_of_the_stream(calls: ModuleType, bounds: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="stream"):
-        calls.arrived(memoryview(stream(b"a")), *bounds, 7, memories(9), (), KIND)
+        calls.arrived(memoryview(stream(b"a")), *bounds, 7, memories(9), (), KIND, False)
 
 
 def test_read_responses_are_placed_among_sends(calls: ModuleType) -> None:
@@ -200,6 +203,143 @@ def test_both_receive_the_same() -> None:
     assert responses > 1000
 
 
+def tagged(operation: int, offset: int, payload: bytes, last: bool = False, crc: bool = False) -> bytes:
+    """An FPDU of a Write or of a Read Response."""
+    length = 14 + len(payload)
+    kind = length << 48 | (0xC1 if last else 0x81) << 40 | operation << 32 | 77
+    data = TAGGED_WORDS.pack_fields(kind, offset) + payload
+    return data + trailer(length, crc32c(data) if crc else None)
+
+
+WRITE, RESPONSE = 0x40, 0x42
+
+
+def run(calls: ModuleType, data: bytes, memory: bytearray, *, whole: bool = True, crc: bool = False) -> tuple[int, ...]:
+    """Place Writes from position 3 of ``memory``, but not in its last 2 bytes."""
+    view, room = memoryview(bytearray(b"+++" + data)), memoryview(memory)
+    found = calls.run(view, 3, 3 + len(data), room, 3, len(memory) - 2, whole, WRITE, 77, 1000, crc)
+    return (found[0] - 3, *found[1:])
+
+
+def test_a_run_is_placed(calls: ModuleType) -> None:
+    memory = bytearray(b"." * 20)
+    data = tagged(WRITE, 1000, b"abcde") + tagged(WRITE, 1005, b"fg", last=True)
+    assert run(calls, data, memory) == (len(data), 2, 7)
+    assert memory == b"...abcdefg.........."
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        tagged(WRITE, 1006, b"fg"),
+        tagged(WRITE, 1004, b"fg"),
+        tagged(RESPONSE, 1005, b"fg"),
+        tagged(WRITE, 1005, b""),
+        tagged(WRITE, 1005, b"fghijklmnop"),
+        tagged(WRITE, 1005, b"fg", last=True),
+        tagged(WRITE, 1005, b"fg")[:-1],
+        tagged(WRITE, 1005, b"fg")[:19],
+        stream(b"fg"),
+        b"\0\x10\x80" + tagged(WRITE, 1005, b"fg")[3:],
+    ],
+)
+def test_a_run_ends_where_it_is_not_obvious(calls: ModuleType, second: bytes) -> None:
+    memory = bytearray(b"." * 20)
+    first = tagged(WRITE, 1000, b"abcde")
+    assert run(calls, first + second, memory, whole=False) == (len(first), 1, 5)
+    assert memory == b"...abcde............"
+
+
+def test_a_run_with_a_wrong_checksum(calls: ModuleType) -> None:
+    first, second = (tagged(WRITE, offset, b"abcde", crc=True) for offset in (1000, 1005))
+    memory = bytearray(20)
+    assert run(calls, first + second, memory, crc=True) == (len(first + second), 2, 10)
+    memory = bytearray(20)
+    assert run(calls, first + second[:-1] + b"!", memory, crc=True) == (len(first), 1, 5)
+    assert memory[8:] == bytes(12)
+
+
+@pytest.mark.parametrize(
+    "place", [(-1, 9, 0, 9), (0, 51, 0, 9), (5, 4, 0, 9), (0, 9, -1, 9), (0, 9, 10, 9), (0, 9, 0, 10)]
+)
+def test_a_run_outside_of_the_memory(calls: ModuleType, place: tuple[int, int, int, int]) -> None:
+    start, tail, position, limit = place
+    view, memory = memoryview(bytearray(50)), memoryview(bytearray(9))
+    with pytest.raises(ValueError, match="outside"):
+        calls.run(view, start, tail, memory, position, limit, True, WRITE, 77, 0, False)
+
+
+def followed(
+    calls: ModuleType, data: bytes, filled: int, most: int, close: bool = False
+) -> tuple[object, bytes, bytes]:
+    """Follow FPDUs of 100 bytes of payload through a socket, from position 3 of the memory. Return the result, the
+    memory and what lies between the payloads."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    memory, between = memoryview(bytearray(b"." * 420)), memoryview(bytearray(20))
+    before, behind = MESSAGE[: min(filled, 100)], MESSAGE[100 : max(filled, 100)]
+    memory[3 : 3 + len(before)] = before
+    between[: len(behind)] = behind
+    with ours, theirs:
+        theirs.sendall(data)
+        if close:
+            theirs.shutdown(socket.SHUT_WR)
+        kind = 114 << 48 | 0x81 << 40 | WRITE << 32 | 77
+        found = calls.follow(ours.fileno(), memory, 3, 100, between, most, kind, 1000, filled)
+    return found, bytes(memory), bytes(between)
+
+
+PAYLOADS = [bytes([65 + number]) * 100 for number in range(4)]
+MESSAGE = b"".join(tagged(WRITE, 1000 + 100 * number, payload) for number, payload in enumerate(PAYLOADS))[16:]
+
+
+def test_fpdus_are_followed(calls: ModuleType) -> None:
+    found, memory, between = followed(calls, MESSAGE, 0, 3)
+    assert found == (3, 0, False)
+    assert memory == b"..." + b"".join(PAYLOADS[:3]) + b"." * 117
+    assert between[4:] == tagged(WRITE, 1300, PAYLOADS[3])[:16]
+
+
+@pytest.mark.parametrize("filled", [0, 1, 99, 100, 101, 119])
+@pytest.mark.parametrize("count", [0, 1, 100, 119, 120, 121, 240])
+def test_some_has_arrived(calls: ModuleType, filled: int, count: int) -> None:
+    """Nothing is received behind what has arrived, and nothing of it is lost."""
+    found, memory, _ = followed(calls, MESSAGE[filled : filled + count], filled, 3)
+    end = filled + count
+    whole = min(end // 120, 3)
+    assert found == (whole, end - whole * 120 if whole else count, True)
+    assert memory[3 : 3 + 100 * whole] == b"".join(PAYLOADS[:whole])
+    assert memory[3 + 100 * whole + 100 :] == b"." * (317 - 100 * whole)
+
+
+@pytest.mark.parametrize("place", range(16))
+def test_another_header_ends_it(calls: ModuleType, place: int) -> None:
+    """What lies behind a header that was not expected stays in the socket."""
+    data = bytearray(MESSAGE)
+    data[120 + 104 + place] ^= 1
+    found, memory, _ = followed(calls, bytes(data), 0, 3)
+    assert found == (1, 120, False)
+    assert memory == b"..." + b"".join(PAYLOADS[:2]) + b"." * 217
+
+
+def test_the_connection_ends_meanwhile(calls: ModuleType) -> None:
+    assert followed(calls, MESSAGE[:130], 0, 3, close=True)[0] == (1, 10, False)
+    with pytest.raises(OSError, match="Bad file"):
+        calls.follow(-1, memoryview(bytearray(9)), 0, 9, memoryview(bytearray(16)), 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(3, 0, 1, 0), (3, -1, 1, 0), (-1, 100, 1, 0), (3, 100, 5, 0), (3, 100, -1, 0), (3, 100, 1, 120), (421, 1, 0, 0)],
+)
+def test_nothing_to_follow(calls: ModuleType, place: tuple[int, int, int, int]) -> None:
+    start, payload, most, filled = place
+    with pytest.raises(ValueError):
+        calls.follow(0, memoryview(bytearray(420)), start, payload, memoryview(bytearray(20)), most, 0, 0, filled)
+    with pytest.raises(ValueError):
+        calls.follow(0, memoryview(bytearray(420)), 3, 100, memoryview(bytearray(15)), 1, 0, 0, 0)
+
+
 # -- what leaves -------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +354,7 @@ def joined(buffers: Sequence[Buffer]) -> bytes:
 
 def cut(calls: ModuleType, requests: Sequence[WorkRequest], max_ulpdu: int, most: int) -> list[Buffer]:
     """The buffers of requests that are ordinary."""
-    found = calls.cut(KINDS, requests, (), max_ulpdu, 0, 7, 1, most)
+    found = calls.cut(KINDS, requests, (), max_ulpdu, 0, 7, 1, most, False)
     assert found is not None
     assert found[1] == len(joined(found[0]))
     buffers: list[Buffer] = found[0]
@@ -231,7 +371,9 @@ def test_messages_are_framed(calls: ModuleType) -> None:
 
 def test_read_requests_are_framed(calls: ModuleType) -> None:
     read = Read([memoryview(bytearray(4))], RemoteSegment(0xABCD, 0x20, 4))
-    found = calls.cut(KINDS, [read, Send([b"a"], None, 9), read], [reading(5, 4), reading(6, 4, 7)], 128, 0, 1, 2, 0)
+    found = calls.cut(
+        KINDS, [read, Send([b"a"], None, 9), read], [reading(5, 4), reading(6, 4, 7)], 128, 0, 1, 2, 0, False
+    )
     assert found == (
         [
             bytes.fromhex("002e 4141 00000000 00000001 00000002 00000000")
@@ -251,6 +393,29 @@ def test_long_writes_are_cut(calls: ModuleType) -> None:
         bytes.fromhex("0080 8140 0000abcd 0000000000000001") + bytes(range(114)) + bytes(6)
         + bytes.fromhex("0032 c140 0000abcd 0000000000000073") + bytes(range(114, 150)) + bytes(4)
     ]  # fmt: skip
+
+
+def test_responses_are_cut_as_writes_are(calls: ModuleType) -> None:
+    data = bytes(range(150))
+    made = cut(calls, [write(data, offset=1)], 128, 8192)
+    found = calls.cut(KINDS, [Response(0xABCD, 1, None, memoryview(data))], (), 128, 0, 7, 1, 8192, False)
+    assert found is not None
+    expected = bytearray(made[0])
+    expected[3] = expected[136 + 3] = RESPONSE
+    assert joined(found[0]) == expected
+    assert found[1:] == (len(expected), 2, 0, 0, 150)
+
+
+def test_checksums_are_made(calls: ModuleType) -> None:
+    requests = [write(bytes(range(100)), b"", bytes(range(100, 151)), offset=1), Send([b"he", memoryview(b"llo")])]
+    for most in (0, 8192):
+        found = calls.cut(KINDS, requests, (), 128, 0, 7, 1, most, True)
+        data, start = joined(found[0]), 0
+        for _ in range(3):
+            end = start + ((data[start] << 8 | data[start + 1]) + 9 & ~3)
+            assert is_intact(memoryview(data), start, end)
+            start = end
+        assert start == len(data)
 
 
 def test_much_is_not_copied(calls: ModuleType) -> None:
@@ -293,20 +458,20 @@ def test_offsets_wrap(calls: ModuleType) -> None:
     ],
 )
 def test_what_is_unusual_is_left_alone(calls: ModuleType, request_: WorkRequest) -> None:
-    assert calls.cut(KINDS, [write(b"ok"), request_], [reading(1, 8)], 128, 0, 1, 1, 50) is None
+    assert calls.cut(KINDS, [write(b"ok"), request_], [reading(1, 8)], 128, 0, 1, 1, 50, False) is None
 
 
 @pytest.mark.parametrize("limits", [(-1, 0, 0), (65536, 0, 0), (128, -1, 0), (128, 0, -1)])
 def test_lengths_that_cannot_be(calls: ModuleType, limits: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError):
-        calls.cut(KINDS, [write(b"ok")], (), limits[0], limits[1], 1, 1, limits[2])
+        calls.cut(KINDS, [write(b"ok")], (), limits[0], limits[1], 1, 1, limits[2], False)
 
 
 @pytest.mark.parametrize("max_ulpdu", [0, 14, 18, 45])
 def test_no_room_for_a_header(calls: ModuleType, max_ulpdu: int) -> None:
     read = Read([memoryview(bytearray(4))], RemoteSegment(1, 2, 4))
-    assert calls.cut(KINDS, [read], [reading(1, 4)], max_ulpdu, 0, 1, 1, 0) is None
-    assert (calls.cut(KINDS, [write(b"abc")], (), max_ulpdu, 0, 1, 1, 0) is None) is (max_ulpdu <= 14)
+    assert calls.cut(KINDS, [read], [reading(1, 4)], max_ulpdu, 0, 1, 1, 0, False) is None
+    assert (calls.cut(KINDS, [write(b"abc")], (), max_ulpdu, 0, 1, 1, 0, False) is None) is (max_ulpdu <= 14)
 
 
 def test_both_cut_the_same() -> None:
@@ -317,8 +482,8 @@ def test_both_cut_the_same() -> None:
         reads = [read_of(request) for request in requests if isinstance(request, Read)]
         limits = chance.choice([128, 500, 1442, 65520]), chance.choice([0, 460, 1448])
         arguments = (KINDS, requests, reads, *limits, chance.getrandbits(32), chance.getrandbits(32))
-        most = chance.choice([0, 50, 8192])
-        expected, made = frame_calls.cut(*arguments, most), c.cut(*arguments, most)
+        rest = chance.choice([0, 50, 8192]), chance.random() < 0.5
+        expected, made = frame_calls.cut(*arguments, *rest), c.cut(*arguments, *rest)
         assert (made is None) is (expected is None)
         if made is not None and expected is not None:
             assert made[1:] == expected[1:]
@@ -378,13 +543,14 @@ def sent_by(sender: Sender, chance: random.Random) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("limits", [(1442, 1448), (65520, 0), (65520, 65483), (456, 460)])
-def test_a_chain_is_what_the_queue_sends(limits: tuple[int, int]) -> None:
+def test_a_chain_is_what_the_queue_sends(limits: tuple[int, int], crc: bool) -> None:
     """Whatever the lane of chains takes has the bytes of the general way, also if it goes out in pieces."""
     chance = random.Random(limits[0])
     taken = 0
     for turn in range(300):
-        senders = [Sender(limits[0], False, 3, deque()) for _ in range(2)]
+        senders = [Sender(limits[0], crc, 3, deque()) for _ in range(2)]
         for sender in senders:
             sender.open, sender.segment = True, limits[1]
         lane, general = senders
@@ -434,7 +600,7 @@ def test_what_makes_a_chain_unusual() -> None:
 
     assert taken(send, Write([b"abcd"], remote), Read([memoryview(bytearray(4))], remote))
     assert not taken()
-    assert not taken(send, crc=True)
+    assert taken(send, crc=True)
     assert not taken(send, open=False)
     assert not taken(send, work=deque([work(send)]))
     assert not taken(Send([bytes(1425)]))
