@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.crypto.envelope import seal, sign_reply
 from smb3server.dispatch import lookup
-from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.chain import Chain, Reply
 from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
 from smb3server.dispatch.fetch import Fetch
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
 from smb3server.dispatch.request import KINDS, Host, Pending, Request, Response
-from smb3server.dispatch.short_forms import LARGEST_DATA, SHORT_FORMS, Begin, Body
+from smb3server.dispatch.short_forms import LARGEST_DATA, SHORT_FORMS, Begin, Body, Long
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
@@ -52,8 +52,6 @@ _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-_HIGHEST = LARGEST_DATA >> 16
-"""Most of the third byte of an ordinary length."""
 _SMALL = 4096
 """Bytes of a handler's response up to which its parts are joined."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
@@ -72,7 +70,6 @@ class FastLane:
         "_measuring",
         "_parking",
         "_requests",
-        "_short_only",
         "_window",
         "_writer",
         "row",
@@ -90,8 +87,6 @@ class FastLane:
         self._host = host
         self._requests = requests
         self._connection = connection
-        self._short_only = connection.transport.rdma is None
-        """Data always goes in the message."""
         self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
@@ -127,14 +122,6 @@ class FastLane:
         # The low byte of the command. Most other messages cost no more than this look.
         form = SHORT_FORMS.get(view[12])
         if form is None:
-            return False
-        length_at = form.length_at
-        if (
-            length_at
-            and self._short_only
-            and payload is None
-            and (len(view) < TAIL or view[length_at + 2] > _HIGHEST or view[length_at + 3])
-        ):
             return False
         header = HEADER.fields_from(view)
         protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
@@ -194,15 +181,18 @@ class FastLane:
                 self.end_row()
         elif form.writes and self.row is None and opened is not None and remote is None:
             self.begin_row(opened)
-        body: Body | Begin | Exception | None
+        body: Body | Response | Begin | Exception | None
         try:
-            body = answer()
+            if isinstance(answer, Long):
+                body = answer.answer(cipher_session is not None, signer is not None)
+            else:
+                body = answer()
         except Exception as error:
             body = error
         if body is None:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
-        if type(body) is not tuple:
+        if type(body) is not tuple and not isinstance(body, Response):
             window.consume(message_id, cost)
             if self.row is not None:
                 self.end_row()
@@ -227,8 +217,11 @@ class FastLane:
             tree_id << 32,
             session_id,
         )
-        invalidate = remote.invalidate if remote is not None else None
-        self._send(packed, body, signer, message_id, cipher_session, invalidate)
+        if isinstance(body, Response):
+            self._send_long(packed, body, signer, message_id, cipher_session)
+        else:
+            invalidate = remote.invalidate if remote is not None else None
+            self._send(packed, body, signer, message_id, cipher_session, invalidate)
         inbound.release()
         return True
 
@@ -345,6 +338,26 @@ class FastLane:
             connection.transport.send((header + fixed, data), invalidate)
         else:
             connection.transport.send((header + fixed,), invalidate)
+
+    def _send_long(
+        self, header: bytes, response: Response, signer: Signer | None, message_id: int, cipher_session: Session | None
+    ) -> None:
+        """As ``_send``, for a reply that is too long to be copied."""
+        data = response.data
+        size = HEADER_SIZE + sum(map(len, response.segments)) + (data.length if data is not None else 0)
+        reply = Reply(
+            bytearray(header),
+            response.segments,
+            message_id,
+            size,
+            signer,
+            response.on_sent,
+            data=data,
+            frame=response.frame,
+        )
+        # As ``Dispatcher._flush``.
+        large = self._connection.transport.pending_send_bytes + size > CHAIN_MARK // 2
+        self._writer.send((reply,), cipher_session, self._parking.drained if large else None)
 
     def _settle(
         self,
