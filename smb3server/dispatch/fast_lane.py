@@ -16,11 +16,13 @@ The part that differs between commands is their ``short_forms.ShortForm``, besid
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smb3server.crypto.envelope import seal, sign_reply
+from smb3server.crypto.envelope import seal, seal_in, sign_reply
 from smb3server.dispatch import lookup
-from smb3server.dispatch.chain import Chain, Reply
+from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
 from smb3server.dispatch.fetch import Fetch
 from smb3server.dispatch.parking import CHAIN_MARK
@@ -58,6 +60,12 @@ _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
 _NEVER: Start = (0.0, 0.0)
+
+
+def _sent(release: Callable[[], None] | None, drained: Callable[[], None]) -> None:
+    if release is not None:
+        release()
+    drained()
 
 
 class FastLane:
@@ -342,22 +350,30 @@ class FastLane:
     def _send_long(
         self, header: bytes, response: Response, signer: Signer | None, message_id: int, cipher_session: Session | None
     ) -> None:
-        """As ``_send``, for a reply that is too long to be copied."""
-        data = response.data
-        size = HEADER_SIZE + sum(map(len, response.segments)) + (data.length if data is not None else 0)
-        reply = Reply(
-            bytearray(header),
-            response.segments,
-            message_id,
-            size,
-            signer,
-            response.on_sent,
-            data=data,
-            frame=response.frame,
-        )
-        # As ``Dispatcher._flush``.
-        large = self._connection.transport.pending_send_bytes + size > CHAIN_MARK // 2
-        self._writer.send((reply,), cipher_session, self._parking.drained if large else None)
+        """As ``_send``, for a reply that is too long to be copied: its data is in a file or in a frame."""
+        connection, on_sent = self._connection, response.on_sent
+        server, transport = self._host.server, connection.transport
+        if server.fence is not None and server.is_fenced(connection):
+            connection.disconnect("this node is fenced")
+            if on_sent is not None:
+                on_sent()
+            return
+        fixed, data, frame = response.segments[0], response.data, response.frame
+        length = data.length if data is not None else len(response.segments[1])
+        if transport.pending_send_bytes + length > CHAIN_MARK // 2 - LARGEST_DATA:
+            # A message behind this one may have to wait until it is sent (``Dispatcher._flush``).
+            on_sent = partial(_sent, on_sent, self._parking.drained)
+        if frame is None:
+            transport.send((b"".join((header, fixed)),), None, on_sent, data)
+            return
+        if cipher_session is not None and cipher_session.cipher is not None:
+            message = seal_in(frame.memory, (header, fixed, response.segments[1]), cipher_session.cipher)
+        else:
+            message = frame.memory[: frame.data_at + length]
+            message[: frame.data_at] = b"".join((header, fixed))
+            if signer is not None:
+                sign_reply(message, (message,), signer, message_id)
+        transport.send((message,), None, on_sent)
 
     def _settle(
         self,
