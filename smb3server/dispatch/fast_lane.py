@@ -1,15 +1,15 @@
 """The fast lane: the most frequent messages, answered without the objects of the general path.
 
-A busy connection mostly carries ordinary messages: one ECHO, one plain CLOSE, or one READ or WRITE of some kilobytes,
-whose session, tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes
-as the reply of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
+A busy connection mostly carries ordinary messages: one ECHO, one plain CLOSE, or one READ or WRITE, whose session, tree
+connect and open are in order. The lane answers such a message at once. The reply has the same bytes as the reply of the
+general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
 
 ``FastLane.take`` looks before it acts. It leaves a message that is not ordinary in any respect to the general path, as
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
 would serve at once.
 
-Consecutive WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and before
-anything but the lane itself goes on.
+Consecutive short WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and
+before anything but the lane itself goes on.
 
 The part that differs between commands is their ``short_forms.ShortForm``, beside the command's handler in ``commands``.
 """
@@ -56,6 +56,8 @@ _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
 _SMALL = 4096
 """Bytes of a handler's response up to which its parts are joined."""
+_LONGEST_IN_ROW = LARGEST_DATA + TAIL
+"""Bytes of a WRITE that begins a row. Answers wait for the row's end, and those to long ones should not."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
@@ -187,7 +189,14 @@ class FastLane:
         if form.ends_row:
             if self.row is not None:
                 self.end_row()
-        elif form.writes and self.row is None and opened is not None and remote is None:
+        elif (
+            form.writes
+            and self.row is None
+            and opened is not None
+            and remote is None
+            and payload is None
+            and len(view) <= _LONGEST_IN_ROW
+        ):
             self.begin_row(opened)
         body: Body | Response | Begin | Exception | None
         try:
