@@ -506,12 +506,11 @@ def _read_long(
         response = _out_of_file(opened, offset, length, minimum)
         if response is not None:
             return response
-    before = _BEFORE_DATA if sealed else READ_DATA_OFFSET
-    buffer = _lend(transport, opened.usage, before + length + TAG_SIZE)
+    buffer = _lend(transport, opened.usage, length + _AROUND_DATA if sealed else length)
     if buffer is None:
         return None
     view, sent = buffer.view, False
-    place = view[before:-TAG_SIZE]
+    place = view[_BEFORE_DATA:-TAG_SIZE] if sealed else view
     try:
         count = _read_cached(opened, place, offset)
         if count < 0:
@@ -525,7 +524,8 @@ def _read_long(
     opened.position = offset + count
     opened.bytes_read += count
     fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
-    return Response((fixed, place[:count]), on_sent=buffer.release, frame=Frame(view, before))
+    frame = Frame(view, _BEFORE_DATA) if sealed else None
+    return Response((fixed, place[:count]), on_sent=buffer.release, frame=frame)
 
 
 def _read_to_peer(

@@ -359,7 +359,7 @@ class FastLane:
     def _send_long(
         self, header: bytes, response: Response, signer: Signer | None, message_id: int, cipher_session: Session | None
     ) -> None:
-        """As ``_send``, for a reply that is too long to be copied: its data is in a file or in a frame."""
+        """As ``_send``, for a reply that is too long to be copied: its data is in a file or in a buffer."""
         connection, on_sent = self._connection, response.on_sent
         server, transport = self._host.server, connection.transport
         if server.fence is not None and server.is_fenced(connection):
@@ -372,17 +372,17 @@ class FastLane:
         if transport.pending_send_bytes + length > CHAIN_MARK // 2 - LARGEST_DATA:
             # A message behind this one may have to wait until it is sent (``Dispatcher._flush``).
             on_sent = partial(_sent, on_sent, self._parking.drained)
-        if frame is None:
+        if data is not None:
             transport.send((b"".join((header, fixed)),), None, on_sent, data)
-            return
-        if cipher_session is not None and cipher_session.cipher is not None:
+        elif frame is not None and cipher_session is not None and cipher_session.cipher is not None:
             message = seal_in(frame.memory, (header, fixed, response.segments[1]), cipher_session.cipher)
+            transport.send((message,), None, on_sent)
         else:
-            message = frame.memory[: frame.data_at + length]
-            message[: frame.data_at] = b"".join((header, fixed))
+            head = bytearray().join((header, fixed))
+            segments = head, response.segments[1]
             if signer is not None:
-                sign_reply(message, (message,), signer, message_id)
-        transport.send((message,), None, on_sent)
+                sign_reply(head, segments, signer, message_id)
+            transport.send(segments, None, on_sent)
 
     def _settle(
         self,
