@@ -24,7 +24,9 @@ from smb3server.dispatch.short_forms import (
     SHORT_FORMS,
     Body,
     Found,
+    Long,
     ShortForm,
+    is_paid,
     ordinary_open,
     ordinary_remote,
 )
@@ -34,7 +36,6 @@ from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
-    LENGTH_AT,
     READ_DATA_OFFSET,
     READ_REQUEST,
     READ_RESPONSE,
@@ -47,7 +48,7 @@ from smb3server.wire.read_write import (
 )
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import PooledBuffer
+from smbdirect.message_transport import MessageTransport, PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 LENT_FROM = LARGEST_DATA + 1
@@ -56,6 +57,8 @@ FILE_FROM = 65537
 """Bytes from which data is sent out of the page cache instead of being read into a buffer."""
 _BEFORE_DATA = TRANSFORM_SIZE + READ_DATA_OFFSET
 """Bytes of an encrypted message in front of the data of a READ response."""
+_AROUND_DATA = _BEFORE_DATA + TAG_SIZE
+"""Bytes of a buffer in which such a message is encrypted, beyond the data."""
 _COMPRESSED = int(ReadFlags.REQUEST_COMPRESSED)
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer, which StructureSize 17 counts."""
@@ -141,7 +144,7 @@ class FileRead:
         if not opened.granted_access & _READS:
             raise StatusError(NtStatus.ACCESS_DENIED)
         length, offset = body.length, body.offset
-        file = opened.file
+        file, transport = opened.file, self.request.connection.transport
         if file is None or opened.handle is None or offset + length > MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if file.locks.locks and file.locks.denies_read(opened, offset, length):
@@ -149,19 +152,22 @@ class FileRead:
         if length == 0:
             return self._nothing()
         late = opened.handle.queue is not None
-        if length >= FILE_FROM and self.remote is None and self.compression is None and not late:
-            response = self._out_of_file()
+        if (
+            length >= FILE_FROM
+            and self.remote is None
+            and self.compression is None
+            and not late
+            and opened.descriptor is not None
+            and self.request.host.may_send_file(self.request)
+        ):
+            response = _out_of_file(opened, offset, length, body.minimum_count)
             if response is not None:
                 return response
-        size = length + _BEFORE_DATA + TAG_SIZE if self._in_frame else length
         usage = opened.usage if length >= LENT_FROM else None
-        if usage is not None and usage.lent and not usage.may_lend(size):
+        buffer = _lend(transport, usage, length + _AROUND_DATA if self._in_frame else length)
+        if buffer is None:
+            assert usage is not None
             return self._wait_for_buffer(usage)
-        buffer = self.request.connection.transport.acquire(size)
-        if usage is not None:
-            # A large buffer is counted for its user until it is released.
-            usage.lent += size
-            buffer.on_release = usage.give_back
         try:
             count = -1 if late else _read_cached(opened, self._place(buffer), offset)
             if count >= 0:
@@ -177,21 +183,6 @@ class FileRead:
             raise StatusError(NtStatus.END_OF_FILE)
         fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
         return Response([fixed, _NO_DATA])
-
-    def _out_of_file(self) -> Response | None:
-        """Return a response whose data is sent out of the page cache. None if it has to be read into a buffer."""
-        opened, body = self.opened, self.body
-        if opened.descriptor is None or opened.handle is None or not self.request.host.may_send_file(self.request):
-            return None
-        data = opened.handle.cached(body.offset, body.length)
-        if data is None:
-            return None
-        if data.length < body.minimum_count:
-            raise StatusError(NtStatus.END_OF_FILE)
-        opened.position = body.offset + data.length
-        opened.bytes_read += data.length
-        opened.begin_io()
-        return Response([_FIXED(17, READ_DATA_OFFSET, 0, data.length, 0, 0)], on_sent=opened.end_io, data=data)
 
     @property
     def _in_frame(self) -> bool:
@@ -375,6 +366,33 @@ def _fixed_for_peer(count: int) -> bytes:
     return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)
 
 
+def _out_of_file(opened: Open, offset: int, length: int, minimum: int) -> Response | None:
+    """Return a response whose data is sent out of the page cache. None if it has to be read into a buffer."""
+    data = opened.handle.cached(offset, length) if opened.handle is not None else None
+    if data is None:
+        return None
+    if data.length < minimum:
+        raise StatusError(NtStatus.END_OF_FILE)
+    opened.position = offset + data.length
+    opened.bytes_read += data.length
+    opened.begin_io()
+    return Response([_FIXED(17, READ_DATA_OFFSET, 0, data.length, 0, 0)], on_sent=opened.end_io, data=data)
+
+
+def _lend(transport: MessageTransport, usage: Usage | None, size: int) -> PooledBuffer | None:
+    """Return a buffer that is counted for the user until it is released. None if the user has as many as allowed.
+
+    ``usage``: the user's; None if the buffer is too small to be counted."""
+    if usage is None:
+        return transport.acquire(size)
+    if not usage.may_lend(size):
+        return None
+    buffer = transport.acquire(size)
+    usage.lent += size
+    buffer.on_release = usage.give_back
+    return buffer
+
+
 def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
     """Read without waiting for a disk. Return the number of bytes, or -1 if a worker thread has to read."""
     handle = opened.handle
@@ -424,8 +442,8 @@ def look(
     if size != 49 or not 0 < length <= connection.max_read_size or offset + length > MAX_OFFSET:
         return None
     if not channel and (
-        length > LARGEST_DATA
-        or length > connection.max_transact_size
+        (length > LARGEST_DATA and (opened is not None or not is_paid(connection, message, length)))
+        or (length > connection.max_transact_size and not fits_message(connection.transport, length, True))
         or (flags & _COMPRESSED and connection.compression is not None)
     ):
         return None
@@ -437,12 +455,14 @@ def look(
     if file is None or (file.locks.locks and file.locks.denies_read(opened, offset, length)):
         return None
     if not channel:
+        if length > LARGEST_DATA:
+            return opened, Long(partial(_read_long, connection, opened, offset, length, minimum)), None
         return opened, partial(_read_now, connection, opened, offset, length, minimum), None
     remote = ordinary_remote(connection, message, channel, info_offset, info_length, length)
     if remote is None:
         return None
     usage = opened.usage if length >= LENT_FROM else None
-    if usage is not None and usage.lent and not usage.may_lend(length):
+    if usage is not None and not usage.may_lend(length):
         return None
     return opened, partial(_read_to_peer, connection, opened, remote, usage, offset, length, minimum), remote
 
@@ -475,6 +495,39 @@ def _read_if_cached(opened: Open, length: int, offset: int) -> Buffer | None:
     return view if count == length else bytes(view[:count])
 
 
+def _read_long(
+    connection: Connection, opened: Open, offset: int, length: int, minimum: int, sealed: bool, signed: bool
+) -> Response | None:
+    """Return the response, or None if a disk or a buffer has to be waited for. Raises ``StatusError`` and
+    ``OSError``."""
+    connection.largest_inline = max(connection.largest_inline, length)
+    transport = connection.transport
+    if not sealed and not signed and transport.takes_file:
+        response = _out_of_file(opened, offset, length, minimum)
+        if response is not None:
+            return response
+    buffer = _lend(transport, opened.usage, length + _AROUND_DATA if sealed else length)
+    if buffer is None:
+        return None
+    view, sent = buffer.view, False
+    place = view[_BEFORE_DATA:-TAG_SIZE] if sealed else view
+    try:
+        count = _read_cached(opened, place, offset)
+        if count < 0:
+            return None
+        if count == 0 or count < minimum:
+            raise StatusError(NtStatus.END_OF_FILE)
+        sent = True
+    finally:
+        if not sent:
+            buffer.release()
+    opened.position = offset + count
+    opened.bytes_read += count
+    fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
+    frame = Frame(view, _BEFORE_DATA) if sealed else None
+    return Response((fixed, place[:count]), on_sent=buffer.release, frame=frame)
+
+
 def _read_to_peer(
     connection: Connection,
     opened: Open,
@@ -502,10 +555,9 @@ def _read_to_peer(
         opened.position = offset + count
         opened.bytes_read += count
         return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0), None
-    buffer = connection.transport.acquire(length)
-    if usage is not None:
-        usage.lent += length
-        buffer.on_release = usage.give_back
+    buffer = _lend(connection.transport, usage, length)
+    if buffer is None:
+        return None
     sent = False
     try:
         count = _read_cached(opened, buffer.view, offset)
@@ -523,4 +575,4 @@ def _read_to_peer(
     return _fixed_for_peer(count), None
 
 
-SHORT_FORMS[Command.READ] = ShortForm(read, look, LENGTH_AT)
+SHORT_FORMS[Command.READ] = ShortForm(read, look)

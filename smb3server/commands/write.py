@@ -21,6 +21,7 @@ from smb3server.dispatch.short_forms import (
     Body,
     Found,
     ShortForm,
+    is_paid,
     ordinary_open,
     ordinary_remote,
 )
@@ -35,7 +36,6 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, HeaderFlags
 from smb3server.wire.read_write import (
-    LENGTH_AT,
     TAIL,
     WRITE_REQUEST,
     WRITE_RESPONSE,
@@ -403,7 +403,7 @@ def look(
 ) -> Found | None:
     """Return what answers a WRITE to a file that ``write`` would not refuse, or what begins one by RDMA.
 
-    The former has a few kilobytes in the message, or data of any length that is still with the transport. It concerns
+    The former has its data in the message, or still with the transport. It concerns
     the client alone: nobody is notified of the open's first WRITE, and it breaks nobody's caching rights. The last
     write time has been noted before, and its data need not be on stable storage. The latter is examined again when its
     data has come (``PeerWrite``).
@@ -422,7 +422,11 @@ def look(
     data: memoryview | Payload
     if payload is not None:
         data = payload
-    elif length <= LARGEST_DATA and TAIL <= data_offset <= 0x100 and data_offset + length <= len(message):
+    elif (
+        TAIL <= data_offset <= 0x100
+        and data_offset + length <= len(message)
+        and (length <= LARGEST_DATA or (opened is None and is_paid(connection, message, length)))
+    ):
         data = message[data_offset : data_offset + length]
     else:
         return None
@@ -500,4 +504,4 @@ def _write_now(
     return WRITE_RESPONSE.pack_fields(17, 0, length, 0, 0, 0), None
 
 
-SHORT_FORMS[Command.WRITE] = ShortForm(write, look, LENGTH_AT, _ends_with_payload, look, writes=True)
+SHORT_FORMS[Command.WRITE] = ShortForm(write, look, _ends_with_payload, look, writes=True)

@@ -1,24 +1,26 @@
 """The fast lane: the most frequent messages, answered without the objects of the general path.
 
-A busy connection mostly carries ordinary messages: one ECHO, one plain CLOSE, or one READ or WRITE of some kilobytes,
-whose session, tree connect and open are in order. The lane answers such a message at once. The reply has the same bytes
-as the reply of the general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
+A busy connection mostly carries ordinary messages: one ECHO, one plain CLOSE, or one READ or WRITE, whose session, tree
+connect and open are in order. The lane answers such a message at once. The reply has the same bytes as the reply of the
+general path (``dispatcher``, ``checks``, ``reply``), and the same state results.
 
 ``FastLane.take`` looks before it acts. It leaves a message that is not ordinary in any respect to the general path, as
 it came and before any state has changed. So the lane refuses nothing: it knows only requests that the general path
 would serve at once.
 
-Consecutive WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and before
-anything but the lane itself goes on.
+Consecutive short WRITEs to one store are a row (``Backend.begin_row``). It ends with the turn of the transport, and
+before anything but the lane itself goes on.
 
 The part that differs between commands is their ``short_forms.ShortForm``, beside the command's handler in ``commands``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smb3server.crypto.envelope import seal, sign_reply
+from smb3server.crypto.envelope import seal, seal_in, sign_reply
 from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
@@ -26,7 +28,7 @@ from smb3server.dispatch.fetch import Fetch
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
 from smb3server.dispatch.request import KINDS, Host, Pending, Request, Response
-from smb3server.dispatch.short_forms import LARGEST_DATA, SHORT_FORMS, Begin, Body
+from smb3server.dispatch.short_forms import LARGEST_DATA, SHORT_FORMS, Begin, Body, Long
 from smb3server.dispatch.waiting import failure
 from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import SessionState
@@ -52,14 +54,20 @@ _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
 _SMALLEST = HEADER_SIZE + 4
-_HIGHEST = LARGEST_DATA >> 16
-"""Most of the third byte of an ordinary length."""
 _SMALL = 4096
 """Bytes of a handler's response up to which its parts are joined."""
+_LONGEST_IN_ROW = LARGEST_DATA + TAIL
+"""Bytes of a WRITE that begins a row. Answers wait for the row's end, and those to long ones should not."""
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent replies up to which one more does not have to report that it is sent (``Dispatcher._flush``)."""
 
 _NEVER: Start = (0.0, 0.0)
+
+
+def _sent(release: Callable[[], None] | None, drained: Callable[[], None]) -> None:
+    if release is not None:
+        release()
+    drained()
 
 
 class FastLane:
@@ -72,7 +80,6 @@ class FastLane:
         "_measuring",
         "_parking",
         "_requests",
-        "_short_only",
         "_window",
         "_writer",
         "row",
@@ -90,8 +97,6 @@ class FastLane:
         self._host = host
         self._requests = requests
         self._connection = connection
-        self._short_only = connection.transport.rdma is None
-        """Data always goes in the message."""
         self._window = connection.command_sequence_window
         self._writer = writer
         self._parking = parking
@@ -127,14 +132,6 @@ class FastLane:
         # The low byte of the command. Most other messages cost no more than this look.
         form = SHORT_FORMS.get(view[12])
         if form is None:
-            return False
-        length_at = form.length_at
-        if (
-            length_at
-            and self._short_only
-            and payload is None
-            and (len(view) < TAIL or view[length_at + 2] > _HIGHEST or view[length_at + 3])
-        ):
             return False
         header = HEADER.fields_from(view)
         protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
@@ -192,17 +189,27 @@ class FastLane:
         if form.ends_row:
             if self.row is not None:
                 self.end_row()
-        elif form.writes and self.row is None and opened is not None and remote is None:
+        elif (
+            form.writes
+            and self.row is None
+            and opened is not None
+            and remote is None
+            and payload is None
+            and len(view) <= _LONGEST_IN_ROW
+        ):
             self.begin_row(opened)
-        body: Body | Begin | Exception | None
+        body: Body | Response | Begin | Exception | None
         try:
-            body = answer()
+            if isinstance(answer, Long):
+                body = answer.answer(cipher_session is not None, signer is not None)
+            else:
+                body = answer()
         except Exception as error:
             body = error
         if body is None:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = header[-1]
             return False
-        if type(body) is not tuple:
+        if type(body) is not tuple and not isinstance(body, Response):
             window.consume(message_id, cost)
             if self.row is not None:
                 self.end_row()
@@ -227,8 +234,11 @@ class FastLane:
             tree_id << 32,
             session_id,
         )
-        invalidate = remote.invalidate if remote is not None else None
-        self._send(packed, body, signer, message_id, cipher_session, invalidate)
+        if isinstance(body, Response):
+            self._send_long(packed, body, signer, message_id, cipher_session)
+        else:
+            invalidate = remote.invalidate if remote is not None else None
+            self._send(packed, body, signer, message_id, cipher_session, invalidate)
         inbound.release()
         return True
 
@@ -345,6 +355,34 @@ class FastLane:
             connection.transport.send((header + fixed, data), invalidate)
         else:
             connection.transport.send((header + fixed,), invalidate)
+
+    def _send_long(
+        self, header: bytes, response: Response, signer: Signer | None, message_id: int, cipher_session: Session | None
+    ) -> None:
+        """As ``_send``, for a reply that is too long to be copied: its data is in a file or in a buffer."""
+        connection, on_sent = self._connection, response.on_sent
+        server, transport = self._host.server, connection.transport
+        if server.fence is not None and server.is_fenced(connection):
+            connection.disconnect("this node is fenced")
+            if on_sent is not None:
+                on_sent()
+            return
+        fixed, data, frame = response.segments[0], response.data, response.frame
+        length = data.length if data is not None else len(response.segments[1])
+        if transport.pending_send_bytes + length > CHAIN_MARK // 2 - LARGEST_DATA:
+            # A message behind this one may have to wait until it is sent (``Dispatcher._flush``).
+            on_sent = partial(_sent, on_sent, self._parking.drained)
+        if data is not None:
+            transport.send((b"".join((header, fixed)),), None, on_sent, data)
+        elif frame is not None and cipher_session is not None and cipher_session.cipher is not None:
+            message = seal_in(frame.memory, (header, fixed, response.segments[1]), cipher_session.cipher)
+            transport.send((message,), None, on_sent)
+        else:
+            head = bytearray().join((header, fixed))
+            segments = head, response.segments[1]
+            if signer is not None:
+                sign_reply(head, segments, signer, message_id)
+            transport.send(segments, None, on_sent)
 
     def _settle(
         self,

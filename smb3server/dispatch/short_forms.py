@@ -42,7 +42,18 @@ Begin = Callable[[Any], Response | Pending]
 Answer = Callable[[], Body | Begin | None]
 """Does what the request asks for and returns the response, or returns what does or begins it. None: nothing was done,
 and the general path has to do it. An exception becomes the status of the response, as in a handler."""
-Found = tuple["Open | None", "Answer | Fetch", RemoteMemory | None]
+AnswerAtLength = Callable[[bool, bool], Response | None]
+"""As ``Answer``, for more than ``LARGEST_DATA``. It takes whether the reply is encrypted, and whether it is signed:
+that decides where the data may lie."""
+
+
+class Long(NamedTuple):
+    """What answers a request of an open for more than ``LARGEST_DATA``."""
+
+    answer: AnswerAtLength
+
+
+Found = tuple["Open | None", "Answer | Long | Fetch", RemoteMemory | None]
 """The open that a request works on or None, what answers the request, and the client's memory if the data goes by RDMA.
 A ``Fetch`` gets the data out of that memory first."""
 
@@ -55,9 +66,6 @@ class ShortForm(NamedTuple):
     look: Callable[[Connection, Session, TreeConnect | None, int, memoryview], Found | None]
     """Takes connection, session, tree connect or None, ChannelSequence and message. Returns None if anything in the
     body is not ordinary. Changes nothing, as the signature is not verified yet."""
-    length_at: int = 0
-    """Offset in the message of a field of four bytes, the number of bytes to read or write. It is looked at first, so
-    that looking costs a long READ or WRITE as little as possible. 0: the command has no such field."""
     ends_with_payload: Callable[[memoryview, int], bool] = lambda head, length: False
     """Takes the head and the length of a message. Returns whether everything behind the head is data that the command
     can take from the transport."""
@@ -122,15 +130,20 @@ def ordinary_open(
     return found
 
 
+def is_paid(connection: Connection, message: memoryview, length: int) -> bool:
+    """Return whether the credits of a READ or WRITE pay for ``length`` bytes. [MS-SMB2 3.3.5.2.5]"""
+    return (
+        length <= CREDIT_SIZE
+        or not connection.supports_multi_credit
+        or pays_for(_CHARGE.unpack_from(message, 6)[0], length)
+    )
+
+
 def ordinary_remote(
     connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
 ) -> RemoteMemory | None:
     """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
-    if (
-        length > CREDIT_SIZE
-        and connection.supports_multi_credit
-        and not pays_for(_CHARGE.unpack_from(message, 6)[0], length)
-    ):
+    if not is_paid(connection, message, length):
         return None
     if info_length == BUFFER_DESCRIPTOR.size and TAIL <= info_offset <= len(message) - info_length:
         # One, as nearly all requests have: what ``described`` returns, without its calls.

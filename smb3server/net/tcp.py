@@ -53,6 +53,8 @@ _JOINED = 256
 further buffer in the system call."""
 _AT_ONCE = 16384
 """Bytes of a message up to which it is copied behind its length, to be sent at once."""
+_FLUSH_FROM = 131072
+"""Bytes of answers that do not wait for the end of the turn: the client can take them while others are made."""
 # Looking up the member of an enumeration takes longer than comparing it, and these are compared for each message.
 _OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 
@@ -369,6 +371,9 @@ class TcpTransport:
             if receiver.end - receiver.start >= 4:
                 receiver.deliver()
             for _ in range(READS_PER_TURN):
+                if self.pending_send_bytes and self._at_end is None and not self._writing:
+                    # A client that waits for an answer sends nothing meanwhile.
+                    self._flush()
                 if not receiver.delivering or self._has_turn or not receiver.receive(self._socket.recv_into):
                     break
         except (BlockingIOError, InterruptedError):
@@ -447,7 +452,8 @@ class TcpTransport:
         self.pending_send_bytes += self._sender.add(segments, on_sent, data)
         if data is not None:
             self.takes_file = len(self._sender.files) < MAX_FILES
-        if not self._corked and not self._writing:
+        waits = self._corked and (self.pending_send_bytes < _FLUSH_FROM or self._at_end is not None)
+        if not waits and not self._writing:
             self._flush()
         if self.pending_send_bytes > self._high_water and not self._throttled:
             self._throttled = True

@@ -117,8 +117,6 @@ BUFFER_DESCRIPTOR = Codec(BufferDescriptor)
 
 TAIL = HEADER_SIZE + 48
 """Offset in the message at which the variable part of both requests begins."""
-LENGTH_AT = HEADER_SIZE + 4
-"""Offset in the message of Length, which both requests have in the same place."""
 READ_DATA_OFFSET = HEADER_SIZE + 16
 """Offset in the message at which the data of a READ response begins."""
 parse_read_request = READ_REQUEST.parse

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -512,6 +513,7 @@ def locking(slot: int, flags: int) -> Step:
     return "lock", {"slot": slot, "offset": 50, "length": 100, "flags": flags}
 
 
+TWO = {"credit_charge": 2}
 LATER_USE = batch(reading(), writing(), reading(length=4096), ("echo", {}))
 CASES: dict[str, list[Step]] = {
     "usual": [LATER_USE],
@@ -565,6 +567,19 @@ CASES: dict[str, list[Step]] = {
     "out of the window": [batch(("echo", {"header": {"later": 70000}}))],
     "without credits": [batch(*[("echo", {"header": {"credits": 0}})] * 6, reading(header={"credits": 9}), reading())],
     "charged": [batch(reading(header={"credit_charge": 3}), writing(header={"credit_charge": 2}), reading())],
+    "long": [
+        batch(writing(length=70000, header=TWO), reading(length=70000, header=TWO), writing(length=10, offset=65000)),
+        batch(reading(length=70000, offset=65000, header=TWO), reading(length=70000, minimum=69999, header=TWO)),
+        batch(reading(length=70000, minimum=70000, offset=1, header=TWO), reading(length=70000, offset=NO_SPACE_FROM)),
+    ],
+    "long, not paid": [batch(writing(length=70000), reading(length=70000)), LATER_USE],
+    "long, unusual": [
+        batch(writing(length=70000, header=TWO, ruin="signature"), reading(length=70000, header=TWO, ruin="signature")),
+        batch(writing(length=70000, header=TWO, ruin="short"), reading(length=70000, header=TWO, ruin="unsigned")),
+        LATER_USE,
+    ],
+    "long, without space": [batch(writing(length=70000, offset=95000, header=TWO)), batch(reading(offset=95000))],
+    "long, of a lock": [opening(1, other=True), locking(1, 0x12), batch(writing(length=70000, header=TWO), reading())],
     "priority": [batch(reading(header={"flags": 0x70}), ("echo", {"header": {"flags": 0x10}}))],
     "replay": [batch(writing(header={"flags": 0x20000000}), reading(header={"flags": 0x20000000}))],
     "sequence": [batch(writing(header={"status": 1}), writing(), reading(), writing(header={"status": 1}))],
@@ -610,6 +625,28 @@ def test_the_lane_takes_a_close(lanes: Lanes, protection: str) -> None:
     """And the ECHO at the end of the scenario."""
     asyncio.run(run([START[0], ("close", {"slot": 0})], protection))
     assert lanes.taken == 2
+
+
+@pytest.mark.parametrize("protection", ["none", "sign", "encrypt"])
+def test_the_lane_takes_long_requests(tmp_path: Path, lanes: Lanes, protection: str) -> None:
+    """READs and WRITEs of more than one credit, which the file may cut off."""
+    content = random.Random(7).randbytes(90_000)
+
+    async def test() -> None:
+        sign, encrypt = protection == "sign", protection == "encrypt"
+        async with lab(tmp_path) as made, made.session(sign=sign, encrypt=encrypt) as session:
+            tree = await session.tree_connect("share")
+            file = await tree.create("file", READ_WRITE, create.CreateDisposition.CREATE)
+            assert await tree.write(file, 0, content) == len(content)
+            assert await tree.read(file, 0, len(content)) == content
+            assert await tree.write(file, 5, content[:80_001]) == 80_001
+            assert await tree.read(file, 80_006, len(content)) == content[80_006:]
+            assert await tree.read(file, 0, 80_006) == content[:5] + content[:80_001]
+            assert lanes.taken == 5
+            await tree.close(file)
+
+    PLAYS[:] = []
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("sign", [False, True])

@@ -229,6 +229,33 @@ def test_an_answer_with_nothing_behind_it_is_sent_at_once() -> None:
     play(test)
 
 
+@pytest.mark.parametrize("long", ["messages", "answers"])
+def test_an_answer_does_not_wait_for_long_messages_and_behind_long_answers(long: str) -> None:
+    """The client has something to do while the server works on the next message."""
+
+    async def test(lines: Lines) -> None:
+        transport = lines.add()
+        before: list[int] = []
+        answer = b"short" if long == "messages" else bytes(200_000)
+        messages = [bytes(40_000)] * 2 if long == "messages" else [b"first", b"second"]
+
+        def take(inbound: InboundMessage) -> None:
+            before.append(transport.counters["bytes_sent"])
+            inbound.release()
+            transport.send((answer,))
+
+        transport.show_received(None)
+        transport._receiver.on_message = take
+        lines.peers[0].sendall(b"".join(map(framed, messages)))
+        await lines.until(lambda: len(before) == 2)
+        assert before[0] == 0
+        assert before[1] > 0
+        if long == "messages":
+            assert before[1] == len(framed(answer))
+
+    play(test)
+
+
 def test_what_the_socket_does_not_accept_at_once_is_sent_later() -> None:
     async def test(lines: Lines) -> None:
         transport = lines.add()
