@@ -1,10 +1,11 @@
-"""Opens an existing file that nobody else has open, for a CREATE alone in its message: its short form.
+"""Opens an existing file whose other opens do not matter to it, for a CREATE alone in its message: its short form.
 
 The checks of ``handler`` and ``opening`` in their order, without what only matters to others, and without objects for a
 request that may have to wait. Whatever is not ordinary is left to the handler, before any state has changed. [MS-FSA
 2.1.5.1.2]
 
-The CREATE may ask for caching rights, and about the file by the create contexts MxAc and QFid.
+Others may have the file open, but without caching rights. The CREATE may ask for caching rights, and about the file by
+the create contexts MxAc and QFid.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from smb3server.commands.create.contexts import NOTHING
 from smb3server.commands.info import presentation
 from smb3server.dispatch.request import Host
 from smb3server.dispatch.short_forms import SHORT_FORMS, Begin, Body, Found, whole
+from smb3server.files import symlinks
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.state.share import ShareType
@@ -214,33 +216,40 @@ def _create(
     asking: _Asking = new_record(
         _Asking, (host, connection, session, tree, sequence, caller, asked, path, lease, wishes)
     )
+    missing: Exception | None = None
     backend.defer_reading = True
     try:
         decide.check_share(fields.wanted, caller.share)
         # As ``opening.Opening._backend_request`` for a file that exists.
-        handle, found, _, on_disk = backend.open_described(
-            OpenRequest(
-                path,
-                read=fields.reads,
-                write=fields.writes,
-                directory=fields.directory,
-                open_reparse_point=not fields.follow,
-                user=caller.user,
-            )
+        request = OpenRequest(
+            path,
+            read=fields.reads,
+            write=fields.writes,
+            directory=fields.directory,
+            open_reparse_point=not fields.follow,
+            user=caller.user,
         )
-        body = None
         try:
-            if not looking.concerns_others(host, fields, found):
+            handle, found, _, on_disk = backend.open_described(request)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = symlinks.on_the_way(backend, path, caller.user) or error
+        else:
+            body = None
+            try:
                 body = _opened(asking, handle, found, on_disk)
-        finally:
-            if body is None:
-                handle.close()
+            finally:
+                if body is None:
+                    handle.close()
+            if body is not None:
+                return body, None
     except (OSError, StatusError, FolderNotRead):
         # The handler finds out what the client is told, or waits.
         return handler.create
     finally:
         backend.defer_reading = False
-    return (body, None) if body is not None else handler.create
+    if missing is not None:
+        raise missing
+    return handler.create
 
 
 def _opened(asking: _Asking, handle: Handle, found: Described, on_disk: Path | None) -> bytes | None:
@@ -250,6 +259,8 @@ def _opened(asking: _Asking, handle: Handle, found: Described, on_disk: Path | N
     server, share, fields, info = host.server, tree.share, asked.fields, found.info
     backend = share.backend
     assert backend is not None
+    if fields.follow and info.reparse_tag == attr.TAG_SYMLINK:
+        return None
     is_directory = handle.kind is _DIRECTORY
     key = id(found), id(asked), id(wishes)
     circumstances = share.hides, backend.posix, backend.volume_serial, connection.dialect, caller, path, on_disk
@@ -261,6 +272,14 @@ def _opened(asking: _Asking, handle: Handle, found: Described, on_disk: Path | N
         maximal = caller.rights_on(backend, path, found)
         granted = decide.grant_existing(fields.wanted, maximal, 0 if is_directory or backend.posix else info.attributes)
     table = server.file_table
+    file = table.find(handle.key)
+    if file is not None and (
+        file.delete_pending
+        or file.link_deletions
+        or file.caching.holders
+        or file.share_conflict(granted, fields.share_access)
+    ):
+        return None
     file = table.get(handle.key)
     if file.write_time is not None:
         table.release(file)

@@ -242,13 +242,23 @@ ORDINARY: Sequence[tuple[int, tuple[tuple[bytes, bytes], ...]]] = (
 )
 
 
-async def opened_one_by_one(root: Path) -> list[Any]:
-    """Open and close files in all ordinary ways, each several times, and while the file changes."""
+async def opened_one_by_one(root: Path, shared: bool) -> list[Any]:
+    """Open and close files in all ordinary ways, each several times, and while the file changes. ``shared``: another
+    client has them open as well."""
     async with running() as harness:
         harness.server.add_share(Share("local", backend=LocalBackend(root), path=str(root)))
         client = await harness.connect()
         await client.login(0x0311, "local")
         walk = Walk(harness, client)
+        if shared:
+            other = await harness.connect()
+            await other.login(0x0311, "local")
+            for name in ("file", "folder", ""):
+                held = CreateRequest(desired_access=0x120089, share_access=7, create_disposition=1)
+                assert not (await other.call(Command.CREATE, pack_request(held, name))).status
+        for name in ("missing", "missing\\file", "file\\below"):
+            asked = CreateRequest(desired_access=0x120089, share_access=7, create_disposition=1)
+            assert (await walk.call(Command.CREATE, pack_request(asked, name))).status
         for name, access in (("file", 0x120089), ("file", 0x12019F), ("file", 0x80), ("folder", 0x81), ("", 0x81)):
             for level, contexts in ORDINARY:
                 for number in range(4):
@@ -264,7 +274,7 @@ async def opened_one_by_one(root: Path) -> list[Any]:
                     reply = await walk.call(Command.CREATE, body)
                     assert not reply.status
                     walk.seen.append(bytes(reply.message[66:67] + reply.message[104:124]))
-                    (opened,) = harness.server.opens.by_id.values()
+                    opened = list(harness.server.opens.by_id.values())[-1]
                     walk.seen.append(state_of(opened))
                     closing = CloseRequest(24, number & 1, 0, *struct.unpack_from("<QQ", reply.message, 128))
                     assert not (await walk.call(Command.CLOSE, CLOSE_REQUEST.pack(closing))).status
@@ -280,7 +290,8 @@ def state_of(opened: Open) -> Any:
     return state, holder and (type(holder), holder.state), opened.descriptor is not None, opened.usage is not None
 
 
-def test_ordinary_opens_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_ordinary_opens_are_answered_alike(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     make, taken, known = plain._opened, list[bool](), 0
 
     def counted(*arguments: Any) -> Any:
@@ -292,14 +303,16 @@ def test_ordinary_opens_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> N
         return body
 
     monkeypatch.setattr(plain, "_opened", counted)
+    ordinary = 5 * 4 * len(ORDINARY) + 3 * shared
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         root = Path(name)
         (root / "folder").mkdir()
+        (root / "file").touch()
         plain._known.clear()
-        found = [asyncio.run(opened_one_by_one(root))]
-        assert len(taken) == 5 * 4 * len(ORDINARY) and all(taken) and known > len(taken) // 4
+        found = [asyncio.run(opened_one_by_one(root, shared))]
+        assert len(taken) == ordinary and all(taken) and known > len(taken) // 4
         monkeypatch.setattr(FastLane, "take", lambda *_: False)
-        found.append(asyncio.run(opened_one_by_one(root)))
-        assert len(taken) == 5 * 4 * len(ORDINARY)
+        found.append(asyncio.run(opened_one_by_one(root, shared)))
+        assert len(taken) == ordinary
     for number, (fast, general) in enumerate(zip(*found, strict=True)):
         assert fast == general, number
