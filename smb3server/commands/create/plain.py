@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from smb3server.access import decide
 from smb3server.access.caller import Caller
-from smb3server.backends.base import Described, FolderNotRead, Handle, Kind, OpenRequest, Path
+from smb3server.backends.base import Backend, Described, FolderNotRead, Handle, Kind, OpenRequest, Path
 from smb3server.backends.names import split_plain
 from smb3server.commands.create import describing, handler, looking, registry, sharing
 from smb3server.commands.create.contexts import NOTHING
@@ -155,6 +155,7 @@ class _Asking(NamedTuple):
     session: Session
     tree: TreeConnect
     sequence: int
+    backend: Backend
     caller: Caller
     asked: _Asked
     path: Path
@@ -214,7 +215,7 @@ def _create(
         return handler.create
     caller, fields = caller_of(session, tree, server.accounts), asked.fields
     asking: _Asking = new_record(
-        _Asking, (host, connection, session, tree, sequence, caller, asked, path, lease, wishes)
+        _Asking, (host, connection, session, tree, sequence, backend, caller, asked, path, lease, wishes)
     )
     missing: Exception | None = None
     backend.defer_reading = True
@@ -255,10 +256,8 @@ def _create(
 def _opened(asking: _Asking, handle: Handle, found: Described, on_disk: Path | None) -> bytes | None:
     """Make the open of a handle, and return the body of the response. None: the general way has to do it. If this
     raises, ``StatusError`` or ``OSError``, no open is left, and the caller closes the handle in both cases."""
-    host, connection, session, tree, sequence, caller, asked, path, lease, wishes = asking
+    host, connection, session, tree, sequence, backend, caller, asked, path, lease, wishes = asking
     server, share, fields, info = host.server, tree.share, asked.fields, found.info
-    backend = share.backend
-    assert backend is not None
     if fields.follow and info.reparse_tag == attr.TAG_SYMLINK:
         return None
     is_directory = handle.kind is _DIRECTORY
