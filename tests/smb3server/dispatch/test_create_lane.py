@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.backends.local.kept_attributes import RACY_NS
+from smb3server.backends.local.change_times import TICK_NS
 from smb3server.commands.create import plain
 from smb3server.dispatch.fast_lane import FastLane
 from smb3server.state.objects import Open
@@ -266,7 +266,7 @@ async def opened_one_by_one(root: Path, shared: bool) -> list[Any]:
                         # The change shows although everything about the file was known.
                         (root / name).write_bytes(bytes(1000 * number))
                         if number == 0:
-                            await asyncio.sleep(2 * RACY_NS / 1e9)
+                            await asyncio.sleep(2 * TICK_NS / 1e9)
                     asked = CreateRequest(
                         requested_oplock_level=level, desired_access=access, share_access=7, create_disposition=1
                     )
