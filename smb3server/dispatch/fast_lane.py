@@ -25,6 +25,7 @@ from smb3server.dispatch import lookup
 from smb3server.dispatch.chain import Chain
 from smb3server.dispatch.checks import has_expired, lacks_protection, pays_for
 from smb3server.dispatch.fetch import Fetch
+from smb3server.dispatch.measuring import named_path
 from smb3server.dispatch.parking import CHAIN_MARK
 from smb3server.dispatch.reply import ECHOED_FLAGS, REPLY_HEADER, ReplyWriter
 from smb3server.dispatch.request import KINDS, Host, Pending, Request, Response
@@ -220,7 +221,8 @@ class FastLane:
                 self._settle(request, body, remote, observer, start)
             return True
         if observer is not None:
-            observer.answered(command, connection, tree, opened.path if opened is not None else (), start)
+            path = opened.path if opened is not None else named_path(command, view)
+            observer.answered(command, connection, tree, path, start)
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,

@@ -239,12 +239,15 @@ class Measuring:
 
 
 def _path(request: Request) -> Sequence[str]:
-    """Return the path of the request's file, as far as it is known: that of a CREATE as the client wrote it."""
-    if request.open is not None:
-        return request.open.path
-    if request.header.command == _CREATE:
+    """Return the path of the request's file, as far as it is known."""
+    return request.open.path if request.open is not None else named_path(request.header.command, request.message)
+
+
+def named_path(command: int, message: memoryview) -> Path:
+    """Return the path that a CREATE names, as the client wrote it; () for other commands."""
+    if command == _CREATE:
         try:
-            return parse_request(request.message)[1].split("\\")
+            return tuple(parse_request(message)[1].split("\\"))
         except (StatusError, DecodeError):
             return ()
     return ()

@@ -22,7 +22,6 @@ from smb3server.dispatch.chain import Fresh
 from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
-from smb3server.dispatch.short_forms import SHORT_FORMS, whole
 from smb3server.dispatch.waiting import retry
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
@@ -322,7 +321,10 @@ def _take_back(opening: Opening, opened: Open) -> None:
 def _respond(opening: Opening, opened: Open) -> Response:
     """Grant caching rights and durability, store a persistent open, and return the response."""
     asked, opener, opens = opening.contexts, opening.opener, opening.server.opens
-    level, more = _grant_caching(opening, opened)
+    level, lease = sharing.grant(
+        opening.server, opened, opener.client_guid, opener.dialect, opening.body.requested_oplock_level, opening.lease
+    )
+    more = [lease] if lease is not None else []
     for context in asked.others:
         if (after := KINDS[context].after) is not None:
             after(opening, opened, asked.others[context])
@@ -350,28 +352,6 @@ def _respond(opening: Opening, opened: Open) -> Response:
         # Microsoft's suite takes the context of durability from the first place.
         contexts.sort(key=lambda context: context.name == OPEN_DEVICE_CONTEXT)
     return Response([pack_response(fields, contexts)], file_id=opened.file_id, fresh=fresh)
-
-
-def _grant_caching(opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
-    """Grant an oplock or a lease. Return the OplockLevel of the response, and its lease context if there is one."""
-    wanted, opener = opening.lease, opening.opener
-    more: list[wire.RawContext] = []
-    if wanted is None:
-        level = opening.body.requested_oplock_level
-        if level != _NO_OPLOCK:
-            level = sharing.grant_oplock(opened, level)
-    elif opened.is_directory and not sharing.may_lease_directories(
-        wanted, opener.dialect, opening.server.settings.directory_leases
-    ):
-        level = OplockLevel.NONE
-    else:
-        level = OplockLevel.LEASE
-        context = sharing.grant_lease(opened, opener.client_guid, wanted)
-        if context is not None:
-            more.append(context)
-    if opened.caching is not None and opened.caching.state:
-        opening.server.host_changes.cover(opened)
-    return level, more
 
 
 def _store(opening: Opening, opened: Open) -> None:
@@ -414,6 +394,3 @@ def _respond_again(opening: Opening, opened: Open, replayed: Key | None = None) 
 def _lease_of(opened: Open) -> list[wire.RawContext]:
     """Return the context that describes the lease of an open, if it has one."""
     return [sharing.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
-
-
-SHORT_FORMS[Command.CREATE] = whole(Command.CREATE, create)

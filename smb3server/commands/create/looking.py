@@ -72,7 +72,7 @@ _OPTIONS = _AS_IT_IS | int(
 _OPEN, _OPENED, _NO_OPLOCK = int(CreateDisposition.OPEN), CreateAction.OPENED, int(OplockLevel.NONE)
 _FILE_INFO, _LEVELS_WITH_STEPS = int(InfoType.FILE), frozenset((int(FileInfoClass.STREAM), int(FileInfoClass.FULL_EA)))
 _DIRECTORY, _DISK = Kind.DIRECTORY, ShareType.DISK
-_ABOUT_THE_FILE = frozenset((contexts.MAXIMAL_ACCESS, contexts.QUERY_ON_DISK_ID))
+ABOUT_THE_FILE = frozenset((contexts.MAXIMAL_ACCESS, contexts.QUERY_ON_DISK_ID))
 """The create contexts of an ordinary look."""
 _LONGEST_CONTEXTS = 128
 """Bytes of create contexts up to which they are decoded once for all requests that have the same."""
@@ -96,7 +96,7 @@ _ARCHIVE_OR_FOLDER = attr.ARCHIVE | attr.DIRECTORY
 class _Asked(NamedTuple):
     """What the fixed parts of the three requests ask for."""
 
-    fields: _Fields
+    fields: Fields
     level: FileLevel | None
     """The information level that is asked for. None: the command in between is READ or WRITE."""
     longest: int
@@ -111,7 +111,7 @@ class _Asked(NamedTuple):
     contexts_end: int
 
 
-class _Fields(NamedTuple):
+class Fields(NamedTuple):
     """What the fixed part of the CREATE asks for."""
 
     wanted: decide.Wanted
@@ -127,29 +127,29 @@ class _Fields(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _fields(
-    oplock: int, impersonation: int, access: int, attributes: int, share_access: int, disposition: int, options: int
-) -> _Fields | None:
+def fields_of(
+    impersonation: int, access: int, attributes: int, share_access: int, disposition: int, options: int
+) -> Fields | None:
     """Return what these fields ask for. None: it is not ordinary. The answer depends on nothing else."""
-    if oplock != _NO_OPLOCK or disposition != _OPEN or access & ~_ACCESS or options & ~_OPTIONS:
+    if disposition != _OPEN or access & ~_ACCESS or options & ~_OPTIONS:
         return None
     try:
         wanted, directory = checks.check_fields(impersonation, access, attributes, share_access, disposition, options)
     except StatusError:
         return None
     reads, writes = (bool(wanted.access & rights and directory is not True) for rights in (_READS, _WRITES))
-    return _Fields(wanted, directory, reads, writes, not options & _AS_IT_IS, access, share_access, options)
+    return Fields(wanted, directory, reads, writes, not options & _AS_IT_IS, access, share_access, options)
 
 
 @functools.lru_cache(maxsize=256)
-def _contexts(area: bytes, dialect: int) -> Mapping[bytes, Any] | None:
+def contexts_of(area: bytes, dialect: int) -> Mapping[bytes, Any] | None:
     """Return what create contexts ask about the file. None if they ask for anything else, or are malformed."""
     try:
         asked = registry.decode(contexts.parse_contexts(memoryview(area)), dialect)
     except (DecodeError, StatusError):
         return None
     others = asked.others
-    return others if others.keys() <= _ABOUT_THE_FILE and asked == NOTHING._replace(others=others) else None
+    return others if others.keys() <= ABOUT_THE_FILE and asked == NOTHING._replace(others=others) else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -177,7 +177,7 @@ def _asked(create: bytes, query: bytes, close_size: int, close_flags: int, diale
     size, _, oplock, impersonation, _, _, access, attributes, sharing, disposition, options, at, length, more, area = (
         CREATE_REQUEST.fields_from(create)
     )
-    fields = _fields(oplock, impersonation, access, attributes, sharing, disposition, options)
+    fields = fields_of(impersonation, access, attributes, sharing, disposition, options)
     level, longest = None, 0
     if query:
         record = QUERY_INFO_REQUEST.fields_from(query.ljust(QUERY_INFO_REQUEST.size, b"\0"))
@@ -187,6 +187,7 @@ def _asked(create: bytes, query: bytes, close_size: int, close_flags: int, diale
             return None
     if (
         fields is None
+        or oplock != _NO_OPLOCK
         or size != 57
         or close_size != 24
         or length & 1
@@ -215,7 +216,7 @@ def _read(requests: Requests, dialect: int) -> tuple[_Asked, str, Mapping[bytes,
     if asked is None or asked.name_end > len(create) or asked.contexts_end > len(create):
         return None
     area = bytes(create[asked.contexts_at : asked.contexts_end]) if asked.contexts_end else b""
-    wishes = _contexts(area, dialect) if area else _NONE
+    wishes = contexts_of(area, dialect) if area else _NONE
     if wishes is None:
         return None
     name = codecs.utf_16_le_decode(create[asked.name_at : asked.name_end], "surrogatepass", True)[0]
@@ -308,7 +309,7 @@ def _describing(asking: _Asking) -> Seen | None:
     host, _, _, tree, _, _, backend, caller, asked, path, wishes = asking
     fields, share = asked.fields, tree.share
     found, on_disk = backend.look(path, fields.follow, fields.directory, caller.user)
-    if _concerns_others(host, fields, found):
+    if concerns_others(host, fields, found):
         return None
     key = id(found), id(asked), id(wishes)
     circumstances = share.hides, backend.posix, backend.volume_serial, caller, path, on_disk, wishes
@@ -348,7 +349,7 @@ def _moving(asking: _Asking) -> Seen | None:
     )
     handle, found, _, on_disk = backend.open_described(request)
     try:
-        if handle.kind is _DIRECTORY or _concerns_others(host, fields, found):
+        if handle.kind is _DIRECTORY or concerns_others(host, fields, found):
             return None
         opened = _open(asking, found)
         opened.usage, opened.file = session.usage, host.server.file_table.alone
@@ -369,7 +370,7 @@ def _moving(asking: _Asking) -> Seen | None:
     return path, _created(asking, opened, shown), moved[0], _closed(asked, after), moved[1]
 
 
-def _concerns_others(host: Host, fields: _Fields, found: Described) -> bool:
+def concerns_others(host: Host, fields: Fields, found: Described) -> bool:
     """Return whether somebody has the file open, or a symbolic link leads away from it."""
     info = found.info
     return (fields.follow and info.reparse_tag == attr.TAG_SYMLINK) or host.server.file_table.find(info.key) is not None

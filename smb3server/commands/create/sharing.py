@@ -9,12 +9,14 @@ from smb3server.dispatch.waiting import MustWait
 from smb3server.files.caching import WRITE, Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, Opened, end_of_data
 from smb3server.state.objects import Open
+from smb3server.state.server_state import ServerState
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.create import Access
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
+_NO_OPLOCK = int(OplockLevel.NONE)
 _LEVELS = frozenset([int(OplockLevel.II), int(OplockLevel.EXCLUSIVE), int(OplockLevel.BATCH)])
 
 
@@ -31,6 +33,32 @@ def grant_oplock(opened: Open, level: int) -> int:
     )
     opened.caching = oplock
     return oplock.level if oplock is not None else OplockLevel.NONE
+
+
+def grant(
+    server: ServerState,
+    opened: Open,
+    client_guid: bytes,
+    dialect: int,
+    level: int,
+    lease: wire.Lease | wire.LeaseV2 | None,
+) -> tuple[int, wire.RawContext | None]:
+    """Grant a new open the oplock or the lease that its CREATE asks for. Return the OplockLevel of the response, and
+    its lease context if there is one.
+
+    ``level``: the requested one. ``lease``: the requested lease, if ``level`` is that of a lease."""
+    context = None
+    if lease is None:
+        if level != _NO_OPLOCK:
+            level = grant_oplock(opened, level)
+    elif opened.is_directory and not may_lease_directories(lease, dialect, server.settings.directory_leases):
+        level = OplockLevel.NONE
+    else:
+        level = OplockLevel.LEASE
+        context = grant_lease(opened, client_guid, lease)
+    if opened.caching is not None and opened.caching.state:
+        server.host_changes.cover(opened)
+    return level, context
 
 
 def is_locked(opened: Open, file: File[Open]) -> bool:

@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.change_times import TICK_NS
+from smb3server.commands.create import plain
 from smb3server.dispatch.fast_lane import FastLane
+from smb3server.state.objects import Open
 from smb3server.state.share import Share
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import CreateRequest, pack_request
@@ -225,3 +228,91 @@ def test_a_create_that_waits_for_a_break(monkeypatch: pytest.MonkeyPatch, on: bo
             assert len(harness.server.opens.by_id) == 1
 
     asyncio.run(body())
+
+
+LEASE_1 = GUID[::-1] + struct.pack("<IIQ", 3, 0, 0)
+LEASE_2 = GUID + struct.pack("<IIQ", 7, 4, 0) + b"p" * 16 + struct.pack("<HH", 5, 0)
+ABOUT = ((b"MxAc", b""), (b"QFid", b""))
+ORDINARY: Sequence[tuple[int, tuple[tuple[bytes, bytes], ...]]] = (
+    *((level, ()) for level in (0, 1, 8, 9, 0xFF)),
+    *((0, (context,)) for context in ABOUT),
+    *((level, ABOUT) for level in (0, 9)),
+    *((0xFF, ((b"RqLs", lease),)) for lease in (LEASE_1, LEASE_2)),
+    *((0xFF, ((b"RqLs", lease), *ABOUT)) for lease in (LEASE_1, LEASE_2)),
+)
+
+
+async def opened_one_by_one(root: Path, shared: bool) -> list[Any]:
+    """Open and close files in all ordinary ways, each several times, and while the file changes. ``shared``: another
+    client has them open as well."""
+    async with running() as harness:
+        harness.server.add_share(Share("local", backend=LocalBackend(root), path=str(root)))
+        client = await harness.connect()
+        await client.login(0x0311, "local")
+        walk = Walk(harness, client)
+        if shared:
+            other = await harness.connect()
+            await other.login(0x0311, "local")
+            for name in ("file", "folder", ""):
+                held = CreateRequest(desired_access=0x120089, share_access=7, create_disposition=1)
+                assert not (await other.call(Command.CREATE, pack_request(held, name))).status
+        for name in ("missing", "missing\\file", "file\\below"):
+            asked = CreateRequest(desired_access=0x120089, share_access=7, create_disposition=1)
+            assert (await walk.call(Command.CREATE, pack_request(asked, name))).status
+        for name, access in (("file", 0x120089), ("file", 0x12019F), ("file", 0x80), ("folder", 0x81), ("", 0x81)):
+            for level, contexts in ORDINARY:
+                for number in range(4):
+                    if name == "file" and number != 1:
+                        # The change shows although everything about the file was known.
+                        (root / name).write_bytes(bytes(1000 * number))
+                        if number == 0:
+                            await asyncio.sleep(2 * TICK_NS / 1e9)
+                    asked = CreateRequest(
+                        requested_oplock_level=level, desired_access=access, share_access=7, create_disposition=1
+                    )
+                    body = pack_request(asked, name, [RawContext(*context) for context in contexts])
+                    reply = await walk.call(Command.CREATE, body)
+                    assert not reply.status
+                    walk.seen.append(bytes(reply.message[66:67] + reply.message[104:124]))
+                    opened = list(harness.server.opens.by_id.values())[-1]
+                    walk.seen.append(state_of(opened))
+                    closing = CloseRequest(24, number & 1, 0, *struct.unpack_from("<QQ", reply.message, 128))
+                    assert not (await walk.call(Command.CLOSE, CLOSE_REQUEST.pack(closing))).status
+        walk.seen.append([len(harness.server.file_table), len(harness.server.opens.by_id)])
+        return walk.seen
+
+
+def state_of(opened: Open) -> Any:
+    """Return what an open is for later requests, without what differs anyway."""
+    skipped = {"file_id", "session", "tree", "store", "handle", "descriptor", "file", "caching", "usage"}
+    state = {name: getattr(opened, name) for name in Open.__slots__ if name not in skipped}
+    holder = opened.caching
+    return state, holder and (type(holder), holder.state), opened.descriptor is not None, opened.usage is not None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_ordinary_opens_are_answered_alike(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+    make, taken, known = plain._opened, list[bool](), 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal known
+        before = len(plain._known)
+        body = make(*arguments)
+        taken.append(body is not None)
+        known += body is not None and before > 0 and len(plain._known) == before
+        return body
+
+    monkeypatch.setattr(plain, "_opened", counted)
+    ordinary = 5 * 4 * len(ORDINARY) + 3 * shared
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        root = Path(name)
+        (root / "folder").mkdir()
+        (root / "file").touch()
+        plain._known.clear()
+        found = [asyncio.run(opened_one_by_one(root, shared))]
+        assert len(taken) == ordinary and all(taken) and known > len(taken) // 4
+        monkeypatch.setattr(FastLane, "take", lambda *_: False)
+        found.append(asyncio.run(opened_one_by_one(root, shared)))
+        assert len(taken) == ordinary
+    for number, (fast, general) in enumerate(zip(*found, strict=True)):
+        assert fast == general, number

@@ -171,6 +171,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ASK_THE_SHARE = {
     "smb3server/commands/create/handler.py": "an open gets its store here",
     "smb3server/commands/create/looking.py": "a look gets its store here",
+    "smb3server/commands/create/plain.py": "an open gets its store here",
     "smb3server/commands/create/posix.py": "whether the share has a store for POSIX opens",
     "smb3server/state/deletions.py": "the recycle folder is the share's",
     "smb3server/state/objects.py": "whether a session uses disks",
