@@ -10,7 +10,7 @@ blocks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
@@ -309,12 +309,3 @@ class MessageTransport(Protocol):
 
 OnTransport = Callable[[MessageTransport], None]
 """Called by a listener for each new connection, before ``start``."""
-
-
-class MessageListener(Protocol):
-    """A listening endpoint that passes its connections to an ``OnTransport``."""
-
-    address: tuple[str, int]
-
-    def close(self) -> Awaitable[None]:
-        """Stop listening."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from smb3server.cli.exits import EXIT_NO_SERVER, CommandError
-from smb3server.cli.running_server import find_socket
+from smb3server.cli.running_server import ServerChoice
 
 TIMEOUT = 60.0
 """Seconds without any answer. Opening directories on a slow disk takes some."""
@@ -14,17 +13,15 @@ SIGN_OF_LIFE_TIMEOUT = 5.0
 """Seconds for the answer to ``ping``, which waits for no disk."""
 
 
-def ask_server(
-    state: Path | None, socket: Path | None, config: Path | None, command: str, /, **arguments: Any
-) -> dict[str, Any]:
-    """Send a command to the server that the options name, print its progress, and return its answer.
+def ask_server(server: ServerChoice, command: str, /, **arguments: Any) -> dict[str, Any]:
+    """Send a command to the server that is meant, print its progress, and return its answer.
 
     Raises ``CommandError``, with the server's own words if it refuses.
     """
     from smb3server.admin.socket import ask, follow
     from smb3server.process.log_lines import printable_tree
 
-    path = find_socket(state, socket, config)
+    path = server.find()
     try:
         ask(path, "ping", SIGN_OF_LIFE_TIMEOUT)
         answer = follow(path, command, lambda text: print(f"{text} ...", flush=True), TIMEOUT, **arguments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from smb3server.cli.exits import CommandError
-from smb3server.cli.running_server import find_socket
+from smb3server.cli.running_server import ServerChoice
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -32,7 +32,7 @@ def _completion(command: str, rows: str, name: str, help_of: Sequence[str] = ())
 
         given = context.params
         try:
-            path = find_socket(given.get("state"), given.get("socket"), given.get("config"))
+            path = ServerChoice(given.get("state"), given.get("socket"), given.get("config")).find()
             found = ask(path, command, _PATIENCE).get(rows, [])
         except (CommandError, OSError, ValueError):
             # Nobody to ask, so there is nothing to offer.

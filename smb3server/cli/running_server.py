@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -18,56 +19,68 @@ _NONE_FOUND = (
     "no server found; start one, or name its state directory with --state DIR. A server that another user started"
     " answers that user and root: ask with sudo"
 )
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
+_Result = TypeVar("_Result")
 
 
-def server_choice(function: _Decorated) -> _Decorated:
-    """Add the options ``--state``, ``--socket`` and ``--config``, which say what server is meant."""
+class ServerChoice(NamedTuple):
+    """What server a command is about. Without any of these it is the only one that runs."""
+
+    state: Path | None = None
+    """Its state directory."""
+    socket: Path | None = None
+    """Its admin socket."""
+    config: Path | None = None
+    """Its configuration file."""
+
+    def find(self) -> Path:
+        """Return the admin socket of the server. Raises ``CommandError``."""
+        return self.find_all()[0]
+
+    def find_all(self, pid: int | None = None, every: bool = False) -> list[Path]:
+        """Return the admin socket of the server, or of all that run with ``every``.
+
+        Raises ``CommandError``, which lists the servers if there are several to choose from.
+        """
+        from smb3server.admin.socket import SOCKET_NAME
+
+        if self.socket is not None:
+            return [self.socket]
+        state = self.state
+        if state is None and self.config is not None:
+            state = _state_of(self.config)
+        if state is not None:
+            return [state / SOCKET_NAME]
+        sockets = _running()
+        if not sockets:
+            raise CommandError(_NONE_FOUND, EXIT_NO_SERVER)
+        if pid is None and (every or len(sockets) == 1):
+            return sockets
+        servers = [(_pid(path), path) for path in sockets]
+        chosen = [path for number, path in servers if number == pid]
+        if pid is not None and chosen:
+            return chosen[:1]
+        listed = "".join(f"\n  --pid {number:<8} {path.resolve()}" for number, path in servers)
+        if pid is not None:
+            raise CommandError(f"no server with process id {pid} answers; these do:{listed}", EXIT_NO_SERVER)
+        raise CommandError(
+            f"several servers run; name one with --pid, or see all with status --all:{listed}", EXIT_USAGE
+        )
+
+
+def server_choice(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Add the options ``--state``, ``--socket`` and ``--config``, which the command gets as ``server``."""
+
+    @wraps(function)
+    def choose(*, state: Path | None, socket: Path | None, config: Path | None, **others: Any) -> _Result:
+        return function(server=ServerChoice(state, socket, config), **others)
+
     for option in (
         click.option("--config", type=FILE, metavar="FILE.toml", help="The server's configuration file."),
         click.option("--socket", type=FILE, metavar="PATH", help="The server's admin socket."),
         click.option("--state", type=FOLDER, metavar="DIR", help="The server's state directory."),
     ):
-        function = option(function)
-    return function
-
-
-def find_socket(state: Path | None, socket: Path | None, config: Path | None) -> Path:
-    """Return the admin socket of the server that the options name, or of the only one that runs.
-
-    Raises ``CommandError``.
-    """
-    return find_sockets(state, socket, config)[0]
-
-
-def find_sockets(
-    state: Path | None, socket: Path | None, config: Path | None, pid: int | None = None, every: bool = False
-) -> list[Path]:
-    """Return the admin socket of the server that the options name, or of all that run with ``every``.
-
-    Raises ``CommandError``, which lists the servers if there are several to choose from.
-    """
-    from smb3server.admin.socket import SOCKET_NAME
-
-    if socket is not None:
-        return [socket]
-    if state is None and config is not None:
-        state = _state_of(config)
-    if state is not None:
-        return [state / SOCKET_NAME]
-    sockets = _running()
-    if not sockets:
-        raise CommandError(_NONE_FOUND, EXIT_NO_SERVER)
-    if pid is None and (every or len(sockets) == 1):
-        return sockets
-    servers = [(_pid(path), path) for path in sockets]
-    chosen = [path for number, path in servers if number == pid]
-    if pid is not None and chosen:
-        return chosen[:1]
-    listed = "".join(f"\n  --pid {number:<8} {path.resolve()}" for number, path in servers)
-    if pid is not None:
-        raise CommandError(f"no server with process id {pid} answers; these do:{listed}", EXIT_NO_SERVER)
-    raise CommandError(f"several servers run; name one with --pid, or see all with status --all:{listed}", EXIT_USAGE)
+        choose = option(choose)
+    return choose
 
 
 def _running() -> list[Path]:

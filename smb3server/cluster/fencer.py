@@ -13,9 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PLACEHOLDERS = ("node", "address", "service")
-"""What may stand in the command in braces: the silent node's name, its first own address, and the service."""
-
 
 class Fencer:
     """The helper process that runs the command. Make it before the server gives up privileges. ``close`` it last."""
@@ -36,7 +33,8 @@ class Fencer:
     async def fence(self, values: Mapping[str, str], before: float) -> str:
         """Run the command. Return why it failed; empty if the node is fenced.
 
-        ``values``: those of ``PLACEHOLDERS``. ``before``: the CLOCK_BOOTTIME after which it must not begin."""
+        ``values``: what stands in the command in braces: the silent node, its first own address, and the service, as
+        ``node``, ``address`` and ``service``. ``before``: the CLOCK_BOOTTIME after which it must not begin."""
         request = json.dumps({"values": dict(values), "timeout": self.timeout, "before": before})
         async with self._lock:
             return await asyncio.to_thread(self._ask, request)

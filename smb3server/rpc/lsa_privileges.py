@@ -35,7 +35,7 @@ _HELD = 3
 _PRIVILEGE_SET_ALL_NECESSARY = 1
 
 
-class _DisplayName(lsad.LsarLookupPrivilegeDisplayNameResponse):  # type: ignore[misc]
+class DisplayName(lsad.LsarLookupPrivilegeDisplayNameResponse):  # type: ignore[misc]
     # impacket's LanguageReturned has one byte. [MS-LSAD 3.1.4.8.6]
     structure = (("Name", PRPC_UNICODE_STRING), ("LanguageReturned", NDRUSHORT), ("ErrorCode", NDRULONG))
 
@@ -71,10 +71,9 @@ class Privileges:
     def _of(self, sid: Sid) -> Privilege:
         return next((held for account, held in self._privileged() if account == sid), NO_PRIVILEGE)
 
-    def enumerate_privileges(self, request: Any) -> Any:
+    def enumerate_privileges(self, request: Any, answer: Any) -> None:
         """Serve LsarEnumeratePrivileges. [MS-LSAD 3.1.4.8.1]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumeratePrivilegesResponse()
         begin = int(request["EnumerationContext"])
         rest = PRIVILEGES[begin:]
         buffer = answer["EnumerationBuffer"]
@@ -83,70 +82,63 @@ class Privileges:
         if not rest:
             buffer["Privileges"] = NULL
             answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-            return answer
+            return
         for known in rest:
             entry = lsad.LSAPR_POLICY_PRIVILEGE_DEF()
             entry["Name"] = known.name
             _put_luid(entry["LocalValue"], known.value)
             buffer["Privileges"].append(entry)
-        return answer
 
-    def enumerate_accounts(self, request: Any) -> Any:
+    def enumerate_accounts(self, request: Any, answer: Any) -> None:
         """Serve LsarEnumerateAccounts. [MS-LSAD 3.1.4.5.2]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateAccountsResponse()
         begin = int(request["EnumerationContext"])
         found = [sid for sid, _ in self._privileged()][begin:]
         answer["EnumerationContext"] = begin + len(found)
-        return _with_accounts(answer, found)
+        _with_accounts(answer, found)
 
-    def accounts_with_right(self, request: Any) -> Any:
+    def accounts_with_right(self, request: Any, answer: Any) -> None:
         """Serve LsarEnumerateAccountsWithUserRight. [MS-LSAD 3.1.4.5.9]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateAccountsWithUserRightResponse()
         right = request["UserRight"]
         if isinstance(right, bytes):
             # A NULL pointer: any right.
-            return _with_accounts(answer, [sid for sid, _ in self._privileged()])
+            _with_accounts(answer, [sid for sid, _ in self._privileged()])
+            return
         known = by_name(string_of(right))
         if known is None:
             _with_accounts(answer, [])
             answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
-            return answer
-        return _with_accounts(answer, [sid for sid, held in self._privileged() if known in _held(held)])
+            return
+        _with_accounts(answer, [sid for sid, held in self._privileged() if known in _held(held)])
 
-    def account_rights(self, request: Any) -> Any:
+    def account_rights(self, request: Any, answer: Any) -> None:
         """Serve LsarEnumerateAccountRights. [MS-LSAD 3.1.4.5.10]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateAccountRightsResponse()
         held = _held(self._of(sid_of(request["AccountSid"])))
         answer["UserRights"]["EntriesRead"] = len(held)
         if not held:
             answer["UserRights"]["UserRights"] = NULL
             answer["ErrorCode"] = NtStatus.OBJECT_NAME_NOT_FOUND
-            return answer
+            return
         for known in held:
             name = RPC_UNICODE_STRING()
             name["Data"] = known.name
             answer["UserRights"]["UserRights"].append(name)
-        return answer
 
-    def open_account(self, request: Any) -> Any:
+    def open_account(self, request: Any, answer: Any) -> None:
         """Serve LsarOpenAccount. [MS-LSAD 3.1.4.5.3]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarOpenAccountResponse()
         privileges = self._of(sid_of(request["AccountSid"]))
         if not privileges:
             answer["AccountHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.OBJECT_NAME_NOT_FOUND
-            return answer
+            return
         answer["AccountHandle"] = self._handles.add(_Account(privileges))
-        return answer
 
-    def privileges_of_account(self, request: Any) -> Any:
+    def privileges_of_account(self, request: Any, answer: Any) -> None:
         """Serve LsarEnumeratePrivilegesAccount. [MS-LSAD 3.1.4.5.4]"""
         account = self._handles.find(request["AccountHandle"], _Account)
-        answer = lsad.LsarEnumeratePrivilegesAccountResponse()
         held = _held(account.privileges)
         answer["Privileges"]["PrivilegeCount"] = len(held)
         answer["Privileges"]["Control"] = _PRIVILEGE_SET_ALL_NECESSARY
@@ -155,48 +147,39 @@ class Privileges:
             _put_luid(entry["Luid"], known.value)
             entry["Attributes"] = _HELD
             answer["Privileges"]["Privilege"].append(entry)
-        return answer
 
-    def system_access(self, request: Any) -> Any:
+    def system_access(self, request: Any, answer: Any) -> None:
         """Serve LsarGetSystemAccessAccount: accounts have no such rights of their own. [MS-LSAD 3.1.4.5.7]"""
         self._handles.find(request["AccountHandle"], _Account)
-        answer = lsad.LsarGetSystemAccessAccountResponse()
         answer["SystemAccess"] = 0
-        return answer
 
-    def value(self, request: Any) -> Any:
+    def value(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupPrivilegeValue. [MS-LSAD 3.1.4.8.4]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarLookupPrivilegeValueResponse()
         found = by_name(string_of(request["Name"]))
         if found is None:
             answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE
         else:
             _put_luid(answer["Value"], found.value)
-        return answer
 
-    def name(self, request: Any) -> Any:
+    def name(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupPrivilegeName. [MS-LSAD 3.1.4.8.5]"""
         self._handles.find(request["PolicyHandle"])
-        answer = lsad.LsarLookupPrivilegeNameResponse()
         luid = request["Value"]
         found = None if int(luid["HighPart"]) else by_value(int(luid["LowPart"]))
         answer["Name"] = NULL if found is None else found.name
         answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
-        return answer
 
-    def display_name(self, request: Any) -> Any:
+    def display_name(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupPrivilegeDisplayName. [MS-LSAD 3.1.4.8.6]"""
         self._handles.find(request["PolicyHandle"])
-        answer = _DisplayName()
         found = by_name(string_of(request["Name"]))
         answer["Name"] = NULL if found is None else found.display_name
         answer["LanguageReturned"] = _ENGLISH
         answer["ErrorCode"] = NtStatus.NO_SUCH_PRIVILEGE if found is None else NtStatus.SUCCESS
-        return answer
 
 
-def _with_accounts(answer: Any, sids: Iterable[Sid]) -> Any:
+def _with_accounts(answer: Any, sids: Iterable[Sid]) -> None:
     """Fill in the accounts of an answer. NO_MORE_ENTRIES means that there are none."""
     buffer = answer["EnumerationBuffer"]
     buffer["EntriesRead"] = 0
@@ -208,4 +191,3 @@ def _with_accounts(answer: Any, sids: Iterable[Sid]) -> Any:
     if not buffer["EntriesRead"]:
         buffer["Information"] = NULL
         answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-    return answer

@@ -12,9 +12,9 @@ from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRULONG
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, SecurityDescriptor, Sid, allow
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.lsa_privileges import Privileges
+from smb3server.rpc.lsa_privileges import DisplayName, Privileges
 from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
-from smb3server.rpc.ndr import NULL_HANDLE, Handles, operation, wire_uuid
+from smb3server.rpc.ndr import NULL_HANDLE, Handles, answering, operation, operations, wire_uuid
 from smb3server.state.objects import Session
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus
@@ -97,30 +97,27 @@ class _Service:
         self.accounts = accounts
         self.handles = Handles()
 
-    def open_policy(self, answer: Any) -> Any:
+    def open_policy(self, request: Any, answer: Any) -> None:
         """Serve LsarOpenPolicy and LsarOpenPolicy2. Any requested access gets read access. [MS-LSAD 3.1.4.4.2]"""
         if not self.accounts.may_be_asked_by(self.session.identity):
             answer["PolicyHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
-            return answer
+            return
         answer["PolicyHandle"] = self.handles.add(self)
-        return answer
 
-    def close(self, request: Any) -> Any:
+    def close(self, request: Any, answer: Any) -> None:
         """Serve LsarClose."""
         self.handles.close(request["ObjectHandle"])
-        answer = lsad.LsarCloseResponse()
         answer["ObjectHandle"] = NULL_HANDLE
-        return answer
 
-    def query_policy(self, request: Any, answer: Any) -> Any:
+    def query_policy(self, request: Any, answer: Any) -> None:
         """Serve LsarQueryInformationPolicy and LsarQueryInformationPolicy2. [MS-LSAD 3.1.4.4.4]"""
         self.handles.find(request["PolicyHandle"])
         level = int(request["InformationClass"])
         if level not in (_PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT):
             answer["PolicyInformation"] = NULL
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
-            return answer
+            return
         info = answer["PolicyInformation"]
         info["tag"] = level
         if level == _PRIMARY:
@@ -138,19 +135,16 @@ class _Service:
             account = info["PolicyAccountDomainInfo" if level == _ACCOUNT else "PolicyLocalAccountDomainInfo"]
             account["DomainName"] = self.accounts.domain
             account["DomainSid"] = rpc_sid(self.accounts.domain_sid)
-        return answer
 
-    def trusted_domains(self, request: Any) -> Any:
+    def trusted_domains(self, request: Any, answer: Any) -> None:
         """Serve LsarEnumerateTrustedDomains: there are none. [MS-LSAD 3.1.4.7.8]"""
         self.handles.find(request["PolicyHandle"])
-        answer = lsad.LsarEnumerateTrustedDomainsResponse()
         answer["EnumerationContext"] = request["EnumerationContext"]
         answer["EnumerationBuffer"]["Entries"] = 0
         answer["EnumerationBuffer"]["Information"] = NULL
         answer["ErrorCode"] = NtStatus.NO_MORE_ENTRIES
-        return answer
 
-    def query_security(self, request: Any) -> Any:
+    def query_security(self, request: Any, answer: Any) -> None:
         """Serve LsarQuerySecurityObject: all may look at the policy, nobody changes it. [MS-LSAD 3.1.4.9.1]"""
         self.handles.find(request["PolicyHandle"])
         wanted = int(request["SecurityInformation"])
@@ -159,11 +153,9 @@ class _Service:
             LOCAL_SYSTEM if wanted & SecurityInformation.GROUP else None,
             _POLICY_DACL if wanted & SecurityInformation.DACL else None,
         )
-        answer = lsad.LsarQuerySecurityObjectResponse()
         packed = descriptor.pack()
         answer["SecurityDescriptor"]["Length"] = len(packed)
         answer["SecurityDescriptor"]["SecurityDescriptor"] = list(packed)
-        return answer
 
     def _learn(self, sids: Sequence[Sid] = (), names: Sequence[str] = ()) -> None:
         """Have others asked about what is not known here. These pipes are served by a thread, which may wait."""
@@ -172,7 +164,7 @@ class _Service:
 
     # SIDs to names
 
-    def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
+    def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> None:
         domains = _Domains(self.accounts, answer)
         answer["TranslatedNames"]["Entries"] = 0
         answer["MappedCount"] = 0
@@ -183,7 +175,7 @@ class _Service:
             sids = None
         if sids is None or len(sids) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
-            return answer
+            return
         self._learn(sids=sids)
         found = [self.accounts.by_sid(sid) for sid in sids]
         for sid, known in zip(sids, found, strict=True):
@@ -197,28 +189,27 @@ class _Service:
         answer["TranslatedNames"]["Entries"] = len(found)
         answer["MappedCount"] = sum(entry is not None for entry in found)
         answer["ErrorCode"] = _outcome(found)
-        return answer
 
-    def lookup_sids(self, request: Any) -> Any:
+    def lookup_sids(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupSids. [MS-LSAT 3.1.4.11]"""
         self.handles.find(request["PolicyHandle"])
-        return self._names(request, lsat.LsarLookupSidsResponse(), lsat.LSAPR_TRANSLATED_NAME, False)
+        self._names(request, answer, lsat.LSAPR_TRANSLATED_NAME, False)
 
-    def lookup_sids2(self, request: Any) -> Any:
+    def lookup_sids2(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupSids2. [MS-LSAT 3.1.4.10]"""
         self.handles.find(request["PolicyHandle"])
-        return self._names(request, lsat.LsarLookupSids2Response(), lsat.LSAPR_TRANSLATED_NAME_EX, True)
+        self._names(request, answer, lsat.LSAPR_TRANSLATED_NAME_EX, True)
 
     # Names to SIDs
 
-    def _sids(self, request: Any, answer: Any, entry_type: Any, relative: bool, extended: bool) -> Any:
+    def _sids(self, request: Any, answer: Any, entry_type: Any, relative: bool, extended: bool) -> None:
         names = [string_of(name) for name in request["Names"]][: MAX_LOOKUPS + 1]
         domains = _Domains(self.accounts, answer)
         answer["TranslatedSids"]["Entries"] = 0
         answer["MappedCount"] = 0
         if len(names) > MAX_LOOKUPS:
             answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
-            return answer
+            return
         self._learn(names=names)
         found = [self._by_name(name, relative) for name in names]
         for known in found:
@@ -235,7 +226,6 @@ class _Service:
         answer["TranslatedSids"]["Entries"] = len(found)
         answer["MappedCount"] = sum(entry is not None for entry in found)
         answer["ErrorCode"] = _outcome(found)
-        return answer
 
     def _by_name(self, name: str, relative: bool) -> Known | None:
         """Look up a name. If the answer can only have a RID, return an account's SID in the account domain, whatever
@@ -247,79 +237,78 @@ class _Service:
             return known
         return known._replace(sid=self.accounts.account_sid(known.name))
 
-    def lookup_sids3(self, request: Any) -> Any:
+    def lookup_sids3(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupSids3, which has no handle. [MS-LSAT 3.1.4.9]"""
-        return self._names(request, lsat.LsarLookupSids3Response(), lsat.LSAPR_TRANSLATED_NAME_EX, True)
+        self._names(request, answer, lsat.LSAPR_TRANSLATED_NAME_EX, True)
 
-    def lookup_names4(self, request: Any) -> Any:
+    def lookup_names4(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupNames4, which has no handle. [MS-LSAT 3.1.4.5]"""
-        return self._sids(request, lsat.LsarLookupNames4Response(), lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
+        self._sids(request, answer, lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
 
-    def lookup_names(self, request: Any) -> Any:
+    def lookup_names(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupNames. [MS-LSAT 3.1.4.8]"""
         self.handles.find(request["PolicyHandle"])
-        return self._sids(request, lsat.LsarLookupNamesResponse(), lsat.LSA_TRANSLATED_SID, True, False)
+        self._sids(request, answer, lsat.LSA_TRANSLATED_SID, True, False)
 
-    def lookup_names2(self, request: Any) -> Any:
+    def lookup_names2(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupNames2. [MS-LSAT 3.1.4.7]"""
         self.handles.find(request["PolicyHandle"])
-        return self._sids(request, lsat.LsarLookupNames2Response(), lsat.LSAPR_TRANSLATED_SID_EX, True, True)
+        self._sids(request, answer, lsat.LSAPR_TRANSLATED_SID_EX, True, True)
 
-    def lookup_names3(self, request: Any) -> Any:
+    def lookup_names3(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupNames3. [MS-LSAT 3.1.4.6]"""
         self.handles.find(request["PolicyHandle"])
-        return self._sids(request, lsat.LsarLookupNames3Response(), lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
+        self._sids(request, answer, lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
 
-    def get_user_name(self, request: Any) -> Any:
+    def get_user_name(self, request: Any, answer: Any) -> None:
         """Serve LsarGetUserName. [MS-LSAT 3.1.4.4]"""
         identity = self.session.identity
-        answer = _UserName()
         nobody = identity is None or identity.anonymous
         answer["UserName"] = "ANONYMOUS LOGON" if identity is None or nobody else identity.name
         asked = request.fields["DomainName"].fields["ReferentID"]
         domain = "NT AUTHORITY" if nobody else self.accounts.domain
         answer["DomainName"] = domain if asked else NULL
-        return answer
 
 
 def interface(accounts: Directory, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     service = _Service(accounts, session)
     privileges = Privileges(accounts, service.handles)
-    return Interface(
-        UUID,
-        VERSION,
-        {
-            0: operation(lsad.LsarClose, service.close),
-            2: operation(lsad.LsarEnumeratePrivileges, privileges.enumerate_privileges),
-            3: operation(lsad.LsarQuerySecurityObject, service.query_security),
-            6: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicyResponse())),
-            7: operation(
-                lsad.LsarQueryInformationPolicy,
-                lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicyResponse()),
-            ),
-            11: operation(lsad.LsarEnumerateAccounts, privileges.enumerate_accounts),
-            13: operation(lsad.LsarEnumerateTrustedDomains, service.trusted_domains),
-            14: operation(lsat.LsarLookupNames, service.lookup_names),
-            15: operation(lsat.LsarLookupSids, service.lookup_sids),
-            17: operation(lsad.LsarOpenAccount, privileges.open_account),
-            18: operation(lsad.LsarEnumeratePrivilegesAccount, privileges.privileges_of_account),
-            23: operation(lsad.LsarGetSystemAccessAccount, privileges.system_access),
-            31: operation(lsad.LsarLookupPrivilegeValue, privileges.value),
-            32: operation(lsad.LsarLookupPrivilegeName, privileges.name),
-            33: operation(lsad.LsarLookupPrivilegeDisplayName, privileges.display_name),
-            35: operation(lsad.LsarEnumerateAccountsWithUserRight, privileges.accounts_with_right),
-            36: operation(lsad.LsarEnumerateAccountRights, privileges.account_rights),
-            44: operation(Unread, lambda request: service.open_policy(lsad.LsarOpenPolicy2Response())),
-            45: operation(_UserNameRequest, service.get_user_name),
-            46: operation(
-                lsad.LsarQueryInformationPolicy2,
-                lambda request: service.query_policy(request, lsad.LsarQueryInformationPolicy2Response()),
-            ),
-            57: operation(lsat.LsarLookupSids2, service.lookup_sids2),
-            58: operation(lsat.LsarLookupNames2, service.lookup_names2),
-            68: operation(lsat.LsarLookupNames3, service.lookup_names3),
-            76: operation(lsat.LsarLookupSids3, service.lookup_sids3),
-            77: operation(lsat.LsarLookupNames4, service.lookup_names4),
-        },
+    served = operations(
+        (lsad.LsarClose, lsad.LsarCloseResponse, service.close),
+        (lsad.LsarQuerySecurityObject, lsad.LsarQuerySecurityObjectResponse, service.query_security),
+        (lsad.LsarQueryInformationPolicy, lsad.LsarQueryInformationPolicyResponse, service.query_policy),
+        (lsad.LsarEnumerateTrustedDomains, lsad.LsarEnumerateTrustedDomainsResponse, service.trusted_domains),
+        (lsat.LsarLookupNames, lsat.LsarLookupNamesResponse, service.lookup_names),
+        (lsat.LsarLookupSids, lsat.LsarLookupSidsResponse, service.lookup_sids),
+        (_UserNameRequest, _UserName, service.get_user_name),
+        (lsad.LsarQueryInformationPolicy2, lsad.LsarQueryInformationPolicy2Response, service.query_policy),
+        (lsat.LsarLookupSids2, lsat.LsarLookupSids2Response, service.lookup_sids2),
+        (lsat.LsarLookupNames2, lsat.LsarLookupNames2Response, service.lookup_names2),
+        (lsat.LsarLookupNames3, lsat.LsarLookupNames3Response, service.lookup_names3),
+        (lsat.LsarLookupSids3, lsat.LsarLookupSids3Response, service.lookup_sids3),
+        (lsat.LsarLookupNames4, lsat.LsarLookupNames4Response, service.lookup_names4),
+        (lsad.LsarEnumeratePrivileges, lsad.LsarEnumeratePrivilegesResponse, privileges.enumerate_privileges),
+        (lsad.LsarEnumerateAccounts, lsad.LsarEnumerateAccountsResponse, privileges.enumerate_accounts),
+        (lsad.LsarOpenAccount, lsad.LsarOpenAccountResponse, privileges.open_account),
+        (
+            lsad.LsarEnumeratePrivilegesAccount,
+            lsad.LsarEnumeratePrivilegesAccountResponse,
+            privileges.privileges_of_account,
+        ),
+        (lsad.LsarGetSystemAccessAccount, lsad.LsarGetSystemAccessAccountResponse, privileges.system_access),
+        (lsad.LsarLookupPrivilegeValue, lsad.LsarLookupPrivilegeValueResponse, privileges.value),
+        (lsad.LsarLookupPrivilegeName, lsad.LsarLookupPrivilegeNameResponse, privileges.name),
+        (lsad.LsarLookupPrivilegeDisplayName, DisplayName, privileges.display_name),
+        (
+            lsad.LsarEnumerateAccountsWithUserRight,
+            lsad.LsarEnumerateAccountsWithUserRightResponse,
+            privileges.accounts_with_right,
+        ),
+        (lsad.LsarEnumerateAccountRights, lsad.LsarEnumerateAccountRightsResponse, privileges.account_rights),
     )
+    served |= {
+        6: operation(Unread, answering(lsad.LsarOpenPolicyResponse, service.open_policy)),
+        44: operation(Unread, answering(lsad.LsarOpenPolicy2Response, service.open_policy)),
+    }
+    return Interface(UUID, VERSION, served)

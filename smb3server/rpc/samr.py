@@ -14,7 +14,7 @@ from smb3server.auth.directory import Use
 from smb3server.rpc import samr_aliases, samr_domains, samr_passwords, samr_users
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
-from smb3server.rpc.ndr import NULL_HANDLE, operation, wire_uuid
+from smb3server.rpc.ndr import NULL_HANDLE, operations, wire_uuid
 from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject
 from smb3server.state.objects import Session
 from smb3server.state.server_state import ServerState
@@ -50,7 +50,7 @@ class _Service:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def connect(self, request: Any, answer: Any) -> Any:
+    def connect(self, request: Any, answer: Any) -> None:
         """Serve SamrConnect, SamrConnect2 and SamrConnect4. [MS-SAMR 3.1.5.1]
 
         Any requested access gets read access. Guests and anonymous users do not get the handle that all other calls
@@ -59,61 +59,53 @@ class _Service:
         if not self._context.accounts.may_be_asked_by(self._context.session.identity):
             answer["ServerHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
-            return answer
+            return
         answer["ServerHandle"] = self._context.handles.add(ServerObject())
-        return answer
 
-    def connect5(self, request: Any) -> Any:
+    def connect5(self, request: Any, answer: Any) -> None:
         """Serve SamrConnect5. [MS-SAMR 3.1.5.1.1]"""
-        answer = samr.SamrConnect5Response()
         answer["OutVersion"] = 1
         answer["OutRevisionInfo"]["tag"] = 1
         answer["OutRevisionInfo"]["V1"]["Revision"] = 3
         answer["OutRevisionInfo"]["V1"]["SupportedFeatures"] = 0
-        return self.connect(request, answer)
+        self.connect(request, answer)
 
-    def close(self, request: Any) -> Any:
+    def close(self, request: Any, answer: Any) -> None:
         """Serve SamrCloseHandle."""
         self._context.handles.close(request["SamHandle"])
-        answer = samr.SamrCloseHandleResponse()
         answer["SamHandle"] = NULL_HANDLE
-        return answer
 
     # Domains
 
-    def lookup_domain(self, request: Any) -> Any:
+    def lookup_domain(self, request: Any, answer: Any) -> None:
         """Serve SamrLookupDomainInSamServer. [MS-SAMR 3.1.5.11.1]"""
         self._context.handles.find(request["ServerHandle"], ServerObject)
         name = string_of(request["Name"]).casefold()
-        answer = samr.SamrLookupDomainInSamServerResponse()
         sids = {self._context.accounts.domain.casefold(): self._context.accounts.domain_sid, "builtin": BUILTIN}
         sid = sids.get(name)
         answer["DomainId"] = rpc_sid(sid) if sid is not None else NULL
         answer["ErrorCode"] = 0 if sid is not None else _NO_SUCH_DOMAIN
-        return answer
 
-    def enumerate_domains(self, request: Any) -> Any:
+    def enumerate_domains(self, request: Any, answer: Any) -> None:
         """Serve SamrEnumerateDomainsInSamServer. [MS-SAMR 3.1.5.2.1]"""
         self._context.handles.find(request["ServerHandle"], ServerObject)
-        return self._entries(
+        self._entries(
             request,
-            samr.SamrEnumerateDomainsInSamServerResponse(),
+            answer,
             [(0, self._context.accounts.domain), (1, "Builtin")],
         )
 
-    def open_domain(self, request: Any) -> Any:
+    def open_domain(self, request: Any, answer: Any) -> None:
         """Serve SamrOpenDomain. [MS-SAMR 3.1.5.1.5]"""
         self._context.handles.find(request["ServerHandle"], ServerObject)
         sid = sid_of(request["DomainId"])
-        answer = samr.SamrOpenDomainResponse()
         known = sid in (self._context.accounts.domain_sid, BUILTIN)
         answer["DomainHandle"] = self._context.handles.add(DomainObject(sid)) if known else NULL_HANDLE
         answer["ErrorCode"] = 0 if known else _NO_SUCH_DOMAIN
-        return answer
 
     # Users, groups, aliases
 
-    def _entries(self, request: Any, answer: Any, entries: list[tuple[int, str]]) -> Any:
+    def _entries(self, request: Any, answer: Any, entries: list[tuple[int, str]]) -> None:
         """Fill in all entries in one answer. An enumeration that continues gets no more."""
         start = int(request["EnumerationContext"])
         rest = entries[start:]
@@ -126,45 +118,41 @@ class _Service:
             entry["Name"] = name
             answer["Buffer"]["Buffer"].append(entry)
         answer["CountReturned"] = len(rest)
-        return answer
 
-    def _enumerate(self, request: Any, answer: Any, use: Use) -> Any:
+    def _enumerate(self, request: Any, answer: Any, use: Use) -> None:
         domain = self._context.handles.find(request["DomainHandle"], DomainObject)
-        return self._entries(
+        self._entries(
             request, answer, [(rid, name) for rid, name, kind in self._context.entries(domain) if kind is use]
         )
 
-    def enumerate_users(self, request: Any) -> Any:
+    def enumerate_users(self, request: Any, answer: Any) -> None:
         """Serve SamrEnumerateUsersInDomain. A filter without normal accounts returns no accounts.
         [MS-SAMR 3.1.5.2.5]"""
         kinds = int(request["UserAccountControl"])
         use = Use.USER if not kinds or kinds & samr_users.NORMAL_ACCOUNT else Use.UNKNOWN
-        return self._enumerate(request, samr.SamrEnumerateUsersInDomainResponse(), use)
+        self._enumerate(request, answer, use)
 
-    def enumerate_groups(self, request: Any) -> Any:
+    def enumerate_groups(self, request: Any, answer: Any) -> None:
         """Serve SamrEnumerateGroupsInDomain. All users are in one group; others are aliases."""
-        return self._enumerate(request, samr.SamrEnumerateGroupsInDomainResponse(), Use.GROUP)
+        self._enumerate(request, answer, Use.GROUP)
 
-    def enumerate_aliases(self, request: Any) -> Any:
+    def enumerate_aliases(self, request: Any, answer: Any) -> None:
         """Serve SamrEnumerateAliasesInDomain."""
-        return self._enumerate(request, samr.SamrEnumerateAliasesInDomainResponse(), Use.ALIAS)
+        self._enumerate(request, answer, Use.ALIAS)
 
-    def lookup_names(self, request: Any) -> Any:
+    def lookup_names(self, request: Any, answer: Any) -> None:
         """Serve SamrLookupNamesInDomain. [MS-SAMR 3.1.5.11.2]"""
         domain = self._context.handles.find(request["DomainHandle"], DomainObject)
-        answer = samr.SamrLookupNamesInDomainResponse()
         members = {name.casefold(): (rid, use) for rid, name, use in self._context.entries(domain)}
         wanted = [string_of(name).casefold() for name in request["Names"]][:MAX_LOOKUPS]
         found = [members.get(name) for name in wanted]
         self._numbers(answer["RelativeIds"], [entry[0] if entry else 0 for entry in found])
         self._numbers(answer["Use"], [entry[1] if entry else Use.UNKNOWN for entry in found])
         answer["ErrorCode"] = _outcome(found)
-        return answer
 
-    def lookup_ids(self, request: Any) -> Any:
+    def lookup_ids(self, request: Any, answer: Any) -> None:
         """Serve SamrLookupIdsInDomain. [MS-SAMR 3.1.5.11.3]"""
         domain = self._context.handles.find(request["DomainHandle"], DomainObject)
-        answer = samr.SamrLookupIdsInDomainResponse()
         members = {rid: (name, use) for rid, name, use in self._context.entries(domain)}
         found = [members.get(int(rid["Data"])) for rid in request["RelativeIds"]][:MAX_LOOKUPS]
         answer["Names"]["Count"] = len(found)
@@ -174,7 +162,6 @@ class _Service:
             answer["Names"]["Element"].append(name)
         self._numbers(answer["Use"], [entry[1] if entry else Use.UNKNOWN for entry in found])
         answer["ErrorCode"] = _outcome(found)
-        return answer
 
     @staticmethod
     def _numbers(array: Any, values: list[int]) -> None:
@@ -184,28 +171,25 @@ class _Service:
             number["Data"] = int(value)
             array["Element"].append(number)
 
-    def rid_to_sid(self, request: Any) -> Any:
+    def rid_to_sid(self, request: Any, answer: Any) -> None:
         """Serve SamrRidToSid. [MS-SAMR 3.1.5.13.3]"""
         held = self._context.handles.find(request["ObjectHandle"])
         domain = held.sid if isinstance(held, DomainObject) else self._context.accounts.domain_sid
-        answer = samr.SamrRidToSidResponse()
         answer["Sid"] = rpc_sid(domain._replace(sub_authorities=(*domain.sub_authorities, int(request["Rid"]))))
-        return answer
 
     # Rules for passwords
 
-    def password_information(self, request: Any, answer: Any) -> Any:
+    def password_information(self, request: Any, answer: Any) -> None:
         """Serve SamrGetDomainPasswordInformation and SamrGetUserDomainPasswordInformation. Anybody may ask: who cannot
         log on needs them for a new password. [MS-SAMR 3.1.5.13.1, 3.1.5.13.4]"""
         if "UserHandle" in request.fields:
             self._context.handles.find(request["UserHandle"], UserObject)
         answer["PasswordInformation"]["MinPasswordLength"] = self._context.server.settings.min_password_length
         answer["PasswordInformation"]["PasswordProperties"] = 0
-        return answer
 
     # Lists as tables
 
-    def display(self, request: Any, answer: Any) -> Any:
+    def display(self, request: Any, answer: Any) -> None:
         """Serve SamrQueryDisplayInformation, 2 and 3: accounts (levels 1 and 4) and groups (3 and 5); no account is a
         machine's (2). [MS-SAMR 3.1.5.3.1]"""
         domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
@@ -215,7 +199,7 @@ class _Service:
             answer["Buffer"]["tag"] = 1
             answer["Buffer"]["UserInformation"]["EntriesRead"] = 0
             answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
-            return answer
+            return
         name, use, entry_type = _DISPLAYED[level]
         every = [entry for entry in self._context.entries(domain) if entry[2] is use]
         found = every[first : first + MAX_LOOKUPS]
@@ -230,7 +214,6 @@ class _Service:
             part["Buffer"].append(entry)
         answer["TotalAvailable"] = answer["TotalReturned"] = len(found)
         answer["ErrorCode"] = NtStatus.MORE_ENTRIES if first + len(found) < len(every) else 0
-        return answer
 
     def _display(self, entry: Any, rid: int, name: str) -> None:
         if "OemAccountName" in entry.fields:
@@ -256,42 +239,35 @@ def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     context = Context(server, session)
     service = _Service(context)
-    own = {
-        0: operation(samr.SamrConnect, lambda request: service.connect(request, samr.SamrConnectResponse())),
-        1: operation(_CloseHandle, service.close),
-        5: operation(samr.SamrLookupDomainInSamServer, service.lookup_domain),
-        6: operation(samr.SamrEnumerateDomainsInSamServer, service.enumerate_domains),
-        7: operation(samr.SamrOpenDomain, service.open_domain),
-        11: operation(samr.SamrEnumerateGroupsInDomain, service.enumerate_groups),
-        13: operation(samr.SamrEnumerateUsersInDomain, service.enumerate_users),
-        15: operation(samr.SamrEnumerateAliasesInDomain, service.enumerate_aliases),
-        17: operation(samr.SamrLookupNamesInDomain, service.lookup_names),
-        18: operation(samr.SamrLookupIdsInDomain, service.lookup_ids),
-        40: operation(
-            samr.SamrQueryDisplayInformation,
-            lambda request: service.display(request, samr.SamrQueryDisplayInformationResponse()),
-        ),
-        44: operation(
+    own = operations(
+        (samr.SamrConnect, samr.SamrConnectResponse, service.connect),
+        (_CloseHandle, samr.SamrCloseHandleResponse, service.close),
+        (samr.SamrLookupDomainInSamServer, samr.SamrLookupDomainInSamServerResponse, service.lookup_domain),
+        (samr.SamrEnumerateDomainsInSamServer, samr.SamrEnumerateDomainsInSamServerResponse, service.enumerate_domains),
+        (samr.SamrOpenDomain, samr.SamrOpenDomainResponse, service.open_domain),
+        (samr.SamrEnumerateGroupsInDomain, samr.SamrEnumerateGroupsInDomainResponse, service.enumerate_groups),
+        (samr.SamrEnumerateUsersInDomain, samr.SamrEnumerateUsersInDomainResponse, service.enumerate_users),
+        (samr.SamrEnumerateAliasesInDomain, samr.SamrEnumerateAliasesInDomainResponse, service.enumerate_aliases),
+        (samr.SamrLookupNamesInDomain, samr.SamrLookupNamesInDomainResponse, service.lookup_names),
+        (samr.SamrLookupIdsInDomain, samr.SamrLookupIdsInDomainResponse, service.lookup_ids),
+        (samr.SamrQueryDisplayInformation, samr.SamrQueryDisplayInformationResponse, service.display),
+        (
             samr.SamrGetUserDomainPasswordInformation,
-            lambda request: service.password_information(request, samr.SamrGetUserDomainPasswordInformationResponse()),
+            samr.SamrGetUserDomainPasswordInformationResponse,
+            service.password_information,
         ),
-        48: operation(
-            samr.SamrQueryDisplayInformation2,
-            lambda request: service.display(request, samr.SamrQueryDisplayInformation2Response()),
-        ),
-        51: operation(
-            samr.SamrQueryDisplayInformation3,
-            lambda request: service.display(request, samr.SamrQueryDisplayInformation3Response()),
-        ),
-        56: operation(
+        (samr.SamrQueryDisplayInformation2, samr.SamrQueryDisplayInformation2Response, service.display),
+        (samr.SamrQueryDisplayInformation3, samr.SamrQueryDisplayInformation3Response, service.display),
+        (
             samr.SamrGetDomainPasswordInformation,
-            lambda request: service.password_information(request, samr.SamrGetDomainPasswordInformationResponse()),
+            samr.SamrGetDomainPasswordInformationResponse,
+            service.password_information,
         ),
-        57: operation(samr.SamrConnect2, lambda request: service.connect(request, samr.SamrConnect2Response())),
-        62: operation(samr.SamrConnect4, lambda request: service.connect(request, samr.SamrConnect4Response())),
-        64: operation(samr.SamrConnect5, service.connect5),
-        65: operation(samr.SamrRidToSid, service.rid_to_sid),
-    }
+        (samr.SamrConnect2, samr.SamrConnect2Response, service.connect),
+        (samr.SamrConnect4, samr.SamrConnect4Response, service.connect),
+        (samr.SamrConnect5, samr.SamrConnect5Response, service.connect5),
+        (samr.SamrRidToSid, samr.SamrRidToSidResponse, service.rid_to_sid),
+    )
     parts = (samr_domains, samr_users, samr_aliases, samr_passwords)
     others = (part.operations(context).items() for part in parts)
     return Interface(UUID, VERSION, dict(itertools.chain(own.items(), *others)))

@@ -12,10 +12,11 @@ from impacket.dcerpc.v5.dtypes import NULL
 from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import DOMAIN_USERS
 from smb3server.auth.directory import Use
+from smb3server.rpc import ndr
 from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.lsa_structures import rpc_sid, sid_of
-from smb3server.rpc.ndr import NULL_HANDLE, operation
-from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, answer_status
+from smb3server.rpc.ndr import NULL_HANDLE
+from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, StatusResponse
 from smb3server.wire.status import NtStatus
 
 _ENABLED = 7
@@ -30,25 +31,22 @@ class _Groups:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def open(self, request: Any) -> Any:
+    def open(self, request: Any, answer: Any) -> None:
         """Serve SamrOpenGroup. [MS-SAMR 3.1.5.1.7]"""
         domain = self._context.handles.find(request["DomainHandle"], DomainObject)
         found = domain.sid == self._context.accounts.domain_sid and int(request["GroupId"]) == DOMAIN_USERS
-        answer = samr.SamrOpenGroupResponse()
         answer["GroupHandle"] = self._context.handles.add(GroupObject()) if found else NULL_HANDLE
         answer["ErrorCode"] = NtStatus.SUCCESS if found else NtStatus.NO_SUCH_GROUP
-        return answer
 
-    def query(self, request: Any) -> Any:
+    def query(self, request: Any, answer: Any) -> None:
         """Serve SamrQueryInformationGroup. [MS-SAMR 3.1.5.5.2]"""
         group: GroupObject = self._context.handles.find(request["GroupHandle"], GroupObject)
         level = int(request["GroupInformationClass"])
         names = {1: "General", 2: "Name", 3: "Attribute", 4: "AdminComment", 5: "DoNotUse"}
-        answer = samr.SamrQueryInformationGroupResponse()
         if level not in names:
             answer["Buffer"] = NULL
             answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
-            return answer
+            return
         answer["Buffer"]["tag"] = level
         info = answer["Buffer"][names[level]]
         if level in (1, 5):
@@ -60,13 +58,11 @@ class _Groups:
             info["Attributes"] = _ENABLED
         else:
             info["AdminComment"] = ""
-        return answer
 
-    def members(self, request: Any) -> Any:
+    def members(self, request: Any, answer: Any) -> None:
         """Serve SamrGetMembersInGroup. [MS-SAMR 3.1.5.8.1]"""
         self._context.handles.find(request["GroupHandle"], GroupObject)
         found = [rid for rid, _ in self._context.accounts.users()]
-        answer = samr.SamrGetMembersInGroupResponse()
         answer["Members"]["MemberCount"] = len(found)
         for name, values in (("Members", found), ("Attributes", [_ENABLED] * len(found))):
             answer["Members"][name] = []
@@ -74,36 +70,32 @@ class _Groups:
                 number = samr.ULONG()
                 number["Data"] = value
                 answer["Members"][name].append(number)
-        return answer
 
 
 class _Aliases:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def open(self, request: Any) -> Any:
+    def open(self, request: Any, answer: Any) -> None:
         """Serve SamrOpenAlias. [MS-SAMR 3.1.5.1.8]"""
         domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
         rid = int(request["AliasId"])
         entries = self._context.entries(domain)
         name = next((name for own, name, use in entries if own == rid and use is Use.ALIAS), None)
-        answer = samr.SamrOpenAliasResponse()
         answer["AliasHandle"] = NULL_HANDLE
         if name is not None:
             sid = Sid(domain.sid.authority, (*domain.sid.sub_authorities, rid))
             answer["AliasHandle"] = self._context.handles.add(AliasObject(sid, name))
         answer["ErrorCode"] = NtStatus.SUCCESS if name is not None else NtStatus.NO_SUCH_ALIAS
-        return answer
 
-    def query(self, request: Any) -> Any:
+    def query(self, request: Any, answer: Any) -> None:
         """Serve SamrQueryInformationAlias. [MS-SAMR 3.1.5.5.3]"""
         alias: AliasObject = self._context.handles.find(request["AliasHandle"], AliasObject)
         level = int(request["AliasInformationClass"])
-        answer = samr.SamrQueryInformationAliasResponse()
         if level not in (_GENERAL, _NAME, _COMMENT):
             answer["Buffer"] = NULL
             answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
-            return answer
+            return
         info = answer["Buffer"]
         info["tag"] = level
         if level == _GENERAL:
@@ -113,12 +105,10 @@ class _Aliases:
             info["Name"]["Name"] = alias.name
         else:
             info["AdminComment"]["AdminComment"] = ""
-        return answer
 
-    def members(self, request: Any) -> Any:
+    def members(self, request: Any, answer: Any) -> None:
         """Serve SamrGetMembersInAlias. [MS-SAMR 3.1.5.8.3]"""
         alias: AliasObject = self._context.handles.find(request["AliasHandle"], AliasObject)
-        answer = samr.SamrGetMembersInAliasResponse()
         found = self._members(alias)
         answer["Members"]["Count"] = len(found)
         answer["Members"]["Sids"] = []
@@ -126,12 +116,11 @@ class _Aliases:
             entry = samr.PSAMPR_SID_INFORMATION()
             entry["SidPointer"] = rpc_sid(sid)
             answer["Members"]["Sids"].append(entry)
-        return answer
 
     def _members(self, alias: AliasObject) -> list[Sid]:
         return self._context.accounts.members(alias.sid) or []
 
-    def remove_from_domain(self, request: Any) -> Any:
+    def remove_from_domain(self, request: Any, answer: Any) -> None:
         """Serve SamrRemoveMemberFromForeignDomain, which clients call before they delete an account.
         [MS-SAMR 3.1.5.8.7]
 
@@ -142,9 +131,10 @@ class _Aliases:
         entries = self._context.entries(domain)
         sids = [Sid(5, (*domain.sid.sub_authorities, rid)) for rid, _, use in entries if use is Use.ALIAS]
         listed = any(member in (self._context.accounts.members(sid) or ()) for sid in sids)
-        return answer_status(NtStatus.ACCESS_DENIED if listed or not self._context.administers else NtStatus.SUCCESS)
+        if listed or not self._context.administers:
+            answer["ErrorCode"] = NtStatus.ACCESS_DENIED
 
-    def membership(self, request: Any) -> Any:
+    def membership(self, request: Any, answer: Any) -> None:
         """Serve SamrGetAliasMembership: the RIDs of the domain's aliases that have any of the SIDs as a member.
         [MS-SAMR 3.1.5.9.2]"""
         domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
@@ -155,26 +145,24 @@ class _Aliases:
             if use is Use.ALIAS
             and wanted & set(self._members(AliasObject(Sid(5, (*domain.sid.sub_authorities, rid)), name)))
         ]
-        answer = samr.SamrGetAliasMembershipResponse()
         answer["Membership"]["Count"] = len(found)
         answer["Membership"]["Element"] = []
         for rid in found:
             number = samr.ULONG()
             number["Data"] = rid
             answer["Membership"]["Element"].append(number)
-        return answer
 
 
 def operations(context: Context) -> dict[int, Operation]:
     """Return the operations by opnum."""
     aliases, groups = _Aliases(context), _Groups(context)
-    return {
-        19: operation(samr.SamrOpenGroup, groups.open),
-        20: operation(samr.SamrQueryInformationGroup, groups.query),
-        25: operation(samr.SamrGetMembersInGroup, groups.members),
-        16: operation(samr.SamrGetAliasMembership, aliases.membership),
-        27: operation(samr.SamrOpenAlias, aliases.open),
-        28: operation(samr.SamrQueryInformationAlias, aliases.query),
-        45: operation(samr.SamrRemoveMemberFromForeignDomain, aliases.remove_from_domain),
-        33: operation(samr.SamrGetMembersInAlias, aliases.members),
-    }
+    return ndr.operations(
+        (samr.SamrOpenGroup, samr.SamrOpenGroupResponse, groups.open),
+        (samr.SamrQueryInformationGroup, samr.SamrQueryInformationGroupResponse, groups.query),
+        (samr.SamrGetMembersInGroup, samr.SamrGetMembersInGroupResponse, groups.members),
+        (samr.SamrGetAliasMembership, samr.SamrGetAliasMembershipResponse, aliases.membership),
+        (samr.SamrOpenAlias, samr.SamrOpenAliasResponse, aliases.open),
+        (samr.SamrQueryInformationAlias, samr.SamrQueryInformationAliasResponse, aliases.query),
+        (samr.SamrGetMembersInAlias, samr.SamrGetMembersInAliasResponse, aliases.members),
+        (samr.SamrRemoveMemberFromForeignDomain, StatusResponse, aliases.remove_from_domain),
+    )

@@ -11,8 +11,9 @@ from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUNION
 
 from smb3server.auth.accounts import BUILTIN
 from smb3server.auth.directory import Use
+from smb3server.rpc import ndr
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.ndr import declare, operation
+from smb3server.rpc.ndr import declare
 from smb3server.rpc.samr_context import Context, DomainObject, put_time
 from smb3server.wire.status import NtStatus
 
@@ -101,19 +102,17 @@ class _Domains:
             "Modified2": self._modified2,
         }
 
-    def query(self, request: Any) -> Any:
+    def query(self, request: Any, answer: Any) -> None:
         """Serve SamrQueryInformationDomain and SamrQueryInformationDomain2. [MS-SAMR 3.1.5.5.1, 3.1.5.5.2]"""
         domain: DomainObject = self._context.handles.find(request["DomainHandle"], DomainObject)
         level = int(request["DomainInformationClass"])
-        answer = _Response()
         if level not in _Information.union:
             answer["Buffer"] = NULL
             answer["ErrorCode"] = NtStatus.INVALID_INFO_CLASS
-            return answer
+            return
         name, _ = _Information.union[level]
         answer["Buffer"]["tag"] = level
         self._fill[name](answer["Buffer"][name], domain)
-        return answer
 
     def _name(self, domain: DomainObject) -> str:
         return "Builtin" if domain.sid == BUILTIN else self._context.accounts.domain
@@ -159,7 +158,7 @@ class _Domains:
 def operations(context: Context) -> dict[int, Operation]:
     """Return the operations by opnum."""
     domains = _Domains(context)
-    return {
-        8: operation(samr.SamrQueryInformationDomain, domains.query),
-        46: operation(samr.SamrQueryInformationDomain2, domains.query),
-    }
+    return ndr.operations(
+        (samr.SamrQueryInformationDomain, _Response, domains.query),
+        (samr.SamrQueryInformationDomain2, _Response, domains.query),
+    )

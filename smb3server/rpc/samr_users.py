@@ -18,10 +18,11 @@ from smb3server.auth.directory import Use
 from smb3server.auth.password_rules import EMPTY_HASH, PasswordRefused, check_new_password
 from smb3server.auth.users import Account
 from smb3server.auth.users_file import StoredUser, check_name
+from smb3server.rpc import ndr
 from smb3server.rpc.dcerpc import Operation
 from smb3server.rpc.lsa_structures import string_of
-from smb3server.rpc.ndr import NULL_HANDLE, declare, operation
-from smb3server.rpc.samr_context import Context, DomainObject, UserObject, answer_status, put_time
+from smb3server.rpc.ndr import NULL_HANDLE, declare
+from smb3server.rpc.samr_context import Context, DomainObject, StatusResponse, UserObject, put_time
 from smb3server.rpc.samr_passwords import EncryptedPasswordAes, aes_parts
 from smb3server.wire.filetime import from_ns, to_ns
 from smb3server.wire.status import NtStatus, StatusError
@@ -60,6 +61,10 @@ class _Buffer(samr.SAMPR_USER_INFO_BUFFER):  # type: ignore[misc]
     union = samr.SAMPR_USER_INFO_BUFFER.union | {_AES: ("Internal7", _Internal7), _ALL_AES: ("Internal8", _Internal8)}
 
 
+_SET_INFORMATION_USER = 37
+"""The opnum of SamrSetInformationUser. [MS-SAMR 3.1.5.6.5]"""
+
+
 class _SetInformation(NDRCALL):  # type: ignore[misc]
     """Request of SamrSetInformationUser and SamrSetInformationUser2. [MS-SAMR 3.1.5.6.4]"""
 
@@ -75,33 +80,29 @@ class _Users:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def open(self, request: Any) -> Any:
+    def open(self, request: Any, answer: Any) -> None:
         """Serve SamrOpenUser. Any requested access is granted: each call checks what its caller may do.
         [MS-SAMR 3.1.5.1.9]"""
         domain = self._context.handles.find(request["DomainHandle"], DomainObject)
         number = int(request["UserId"])
         entries = self._context.entries(domain)
         name = next((name for own, name, use in entries if own == number and use is Use.USER), None)
-        answer = samr.SamrOpenUserResponse()
         found = name is not None
         answer["UserHandle"] = self._context.handles.add(UserObject(number, name)) if name is not None else NULL_HANDLE
         answer["ErrorCode"] = NtStatus.SUCCESS if found else NtStatus.NO_SUCH_USER
-        return answer
 
-    def groups(self, request: Any) -> Any:
+    def groups(self, request: Any, answer: Any) -> None:
         """Serve SamrGetGroupsForUser: aliases do not count. [MS-SAMR 3.1.5.9.1]"""
         self._context.handles.find(request["UserHandle"], UserObject)
-        answer = samr.SamrGetGroupsForUserResponse()
         entry = samr.GROUP_MEMBERSHIP()
         entry["RelativeId"] = DOMAIN_USERS
         entry["Attributes"] = 7
         answer["Groups"]["MembershipCount"] = 1
         answer["Groups"]["Groups"].append(entry)
-        return answer
 
     # Looking
 
-    def query(self, request: Any, answer: Any) -> Any:
+    def query(self, request: Any, answer: Any) -> None:
         """Serve SamrQueryInformationUser and SamrQueryInformationUser2. [MS-SAMR 3.1.5.5.5]"""
         user: UserObject = self._context.handles.find(request["UserHandle"], UserObject)
         account = self._context.account(user)
@@ -110,16 +111,15 @@ class _Users:
         if account is None or fill is None:
             answer["Buffer"] = NULL
             answer["ErrorCode"] = NtStatus.NO_SUCH_USER if account is None else NtStatus.INVALID_INFO_CLASS
-            return answer
+            return
         answer["Buffer"]["tag"] = level
         fill(answer["Buffer"], account)
         if level in _WITH_ID:
             answer["Buffer"][_WITH_ID[level]]["UserId"] = user.rid
-        return answer
 
     # Changing
 
-    def create(self, request: Any, answer: Any) -> Any:
+    def create(self, request: Any, answer: Any) -> None:
         """Serve SamrCreateUser2InDomain and SamrCreateUserInDomain. [MS-SAMR 3.1.5.4.4]
 
         The account is disabled until it has a password.
@@ -135,7 +135,6 @@ class _Users:
         if isinstance(answer, samr.SamrCreateUser2InDomainResponse):
             answer["GrantedAccess"] = _ALL_ACCESS if created else 0
         answer["ErrorCode"] = status
-        return answer
 
     def _create(self, name: str) -> NtStatus:
         context = self._context
@@ -153,11 +152,10 @@ class _Users:
         made = StoredUser(name, os.urandom(16), disabled=True)
         return context.keep(f"new user {name}", lambda keeper: keeper.add(made))
 
-    def delete(self, request: Any) -> Any:
+    def delete(self, request: Any, answer: Any) -> None:
         """Serve SamrDeleteUser: the handle is closed, and sessions of the user end. [MS-SAMR 3.1.5.7.3]"""
         context = self._context
         user: UserObject = context.handles.find(request["UserHandle"], UserObject)
-        answer = samr.SamrDeleteUserResponse()
         answer["UserHandle"] = request["UserHandle"]
         answer["ErrorCode"] = NtStatus.ACCESS_DENIED
         if context.administers:
@@ -166,12 +164,11 @@ class _Users:
             if status == NtStatus.SUCCESS:
                 context.handles.close(request["UserHandle"])
                 answer["UserHandle"] = NULL_HANDLE
-        return answer
 
-    def set(self, request: Any) -> Any:
+    def set(self, request: Any, answer: Any) -> None:
         """Serve SamrSetInformationUser and SamrSetInformationUser2. [MS-SAMR 3.1.5.6.4, 3.1.5.6.5]"""
         user: UserObject = self._context.handles.find(request["UserHandle"], UserObject)
-        return answer_status(self._set(user, int(request["UserInformationClass"]), request["Buffer"]))
+        answer["ErrorCode"] = self._set(user, int(request["UserInformationClass"]), request["Buffer"])
 
     def _set(self, user: UserObject, level: int, buffer: Any) -> NtStatus:
         context = self._context
@@ -399,24 +396,14 @@ _FILL: dict[int, Callable[[Any, Account], None]] = {
 def operations(context: Context) -> dict[int, Operation]:
     """Return the operations by opnum."""
     users = _Users(context)
-    return {
-        12: operation(
-            samr.SamrCreateUserInDomain, lambda request: users.create(request, samr.SamrCreateUserInDomainResponse())
-        ),
-        34: operation(samr.SamrOpenUser, users.open),
-        35: operation(samr.SamrDeleteUser, users.delete),
-        36: operation(
-            samr.SamrQueryInformationUser,
-            lambda request: users.query(request, samr.SamrQueryInformationUserResponse()),
-        ),
-        37: operation(_SetInformation, users.set),
-        39: operation(samr.SamrGetGroupsForUser, users.groups),
-        47: operation(
-            samr.SamrQueryInformationUser2,
-            lambda request: users.query(request, samr.SamrQueryInformationUser2Response()),
-        ),
-        50: operation(
-            samr.SamrCreateUser2InDomain, lambda request: users.create(request, samr.SamrCreateUser2InDomainResponse())
-        ),
-        58: operation(_SetInformation, users.set),
-    }
+    served = ndr.operations(
+        (samr.SamrCreateUserInDomain, samr.SamrCreateUserInDomainResponse, users.create),
+        (samr.SamrOpenUser, samr.SamrOpenUserResponse, users.open),
+        (samr.SamrDeleteUser, samr.SamrDeleteUserResponse, users.delete),
+        (samr.SamrQueryInformationUser, samr.SamrQueryInformationUserResponse, users.query),
+        (_SetInformation, StatusResponse, users.set),
+        (samr.SamrGetGroupsForUser, samr.SamrGetGroupsForUserResponse, users.groups),
+        (samr.SamrQueryInformationUser2, samr.SamrQueryInformationUser2Response, users.query),
+        (samr.SamrCreateUser2InDomain, samr.SamrCreateUser2InDomainResponse, users.create),
+    )
+    return served | {_SET_INFORMATION_USER: served[_SetInformation.opnum]}

@@ -14,11 +14,9 @@ LARGEST_MESSAGE = (1 << 24) - 1
 """Largest direct TCP message in bytes: its length field has three bytes. [MS-SMB2 2.1]"""
 MESSAGE_OVERHEAD = 1 << 16
 """Bytes of a message besides the data of a READ or WRITE: headers, transforms, other requests of its compound."""
-SMALLEST_MESSAGE = 1024
 LARGEST_IO = LARGEST_MESSAGE - MESSAGE_OVERHEAD
 
 IoSize = Annotated[int, Meta(ge=SMALLEST_IO, le=LARGEST_IO)]
-MessageSize = Annotated[int, Meta(ge=SMALLEST_MESSAGE, le=LARGEST_MESSAGE)]
 
 
 class Limits(Section, kw_only=True):

@@ -22,8 +22,6 @@ MAX_ENTRIES = 2047
 """The most entries of a region table or a metadata table. [MS-VHDX 2.2.3.1, 2.6.1.1]"""
 MAX_VIRTUAL_SIZE = 64 << 40
 MIN_BLOCK, MAX_BLOCK = MIB, 256 * MIB
-BITMAP_SIZE = MIB
-"""Bytes of a sector bitmap block, which has the bits of a chunk."""
 CHUNK_SECTORS = 1 << 23
 MAX_LOCATOR = 64 * KIB
 """Bytes of the largest parent locator that is read."""

@@ -1,13 +1,13 @@
 """File information levels, except those for directories (``directory_info``). [MS-FSCC 2.4]
 
-Levels of fixed size are records in ``FIXED_LEVELS``. Each level with a name or a list has an encoder and a decoder.
+Levels of fixed size are records with a codec. Each level with a name or a list has an encoder and a decoder.
 Times are FILETIMEs, sizes are bytes. Decoders raise ``DecodeError``.
 """
 
 import enum
 import struct
 from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from smb3server.wire.fields import decode_name, encode_name
 from smb3server.wire.info_class import FileInfoClass as FileInfoClass  # noqa: PLC0414
@@ -168,14 +168,6 @@ class PipeLocalInformation(NamedTuple):
     named_pipe_end: Annotated[int, Int32ul] = 0
 
 
-class PipeRemoteInformation(NamedTuple):
-    """FilePipeRemoteInformation."""
-
-    collect_data_time: Annotated[int, Int64ul] = 0
-    maximum_collection_count: Annotated[int, Int32ul] = 0
-    padding: Annotated[int, Int32ul] = 0
-
-
 class DispositionInformation(NamedTuple):
     """FileDispositionInformation."""
 
@@ -244,37 +236,12 @@ STANDARD_LINK = Codec(StandardLinkInformation)
 ID = Codec(IdInformation)
 PIPE = Codec(PipeInformation)
 PIPE_LOCAL = Codec(PipeLocalInformation)
-PIPE_REMOTE = Codec(PipeRemoteInformation)
 DISPOSITION = Codec(DispositionInformation)
 DISPOSITION_EX = Codec(DispositionInformationEx)
 END_OF_FILE = Codec(EndOfFileInformation)
 ALLOCATION = Codec(AllocationInformation)
 VALID_DATA_LENGTH = Codec(ValidDataLengthInformation)
 ALL_FIXED = Codec(AllFixed)
-
-FIXED_LEVELS: dict[int, Codec[Any]] = {
-    FileInfoClass.BASIC: BASIC,
-    FileInfoClass.STANDARD: STANDARD,
-    FileInfoClass.INTERNAL: INTERNAL,
-    FileInfoClass.EA: EA,
-    FileInfoClass.ACCESS: ACCESS,
-    FileInfoClass.POSITION: POSITION,
-    FileInfoClass.MODE: MODE,
-    FileInfoClass.ALIGNMENT: ALIGNMENT,
-    FileInfoClass.COMPRESSION: COMPRESSION,
-    FileInfoClass.NETWORK_OPEN: NETWORK_OPEN,
-    FileInfoClass.ATTRIBUTE_TAG: ATTRIBUTE_TAG,
-    FileInfoClass.STANDARD_LINK: STANDARD_LINK,
-    FileInfoClass.ID: ID,
-    FileInfoClass.PIPE: PIPE,
-    FileInfoClass.PIPE_LOCAL: PIPE_LOCAL,
-    FileInfoClass.PIPE_REMOTE: PIPE_REMOTE,
-    FileInfoClass.DISPOSITION: DISPOSITION,
-    FileInfoClass.DISPOSITION_EX: DISPOSITION_EX,
-    FileInfoClass.END_OF_FILE: END_OF_FILE,
-    FileInfoClass.ALLOCATION: ALLOCATION,
-    FileInfoClass.VALID_DATA_LENGTH: VALID_DATA_LENGTH,
-}
 
 _LENGTH = struct.Struct("<I")
 _STREAM = struct.Struct("<IIqq")

@@ -22,7 +22,7 @@ MAX_UNAUTHENTICATED = 4096
 
 
 class SmbDirectListener:
-    """A listening endpoint for SMB Direct. Implements ``message_transport.MessageListener``."""
+    """A listening endpoint for SMB Direct."""
 
     def __init__(
         self,

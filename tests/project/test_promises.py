@@ -42,7 +42,6 @@ ANSWERS = {
     "ErrorResponse.byte_count",
     "StandardInformation.number_of_links",
     "AllFixed.number_of_links",
-    "PipeRemoteInformation.maximum_collection_count",
     "CopyChunkResponse.chunks_written",
     "RegionHeader.total_count",
     "RegionHeader.entry_count",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import click
 
-from smb3server.cli.admin.share import read_settings
+from smb3server.cli.admin.share import NOT_KEPT, read_changes, read_settings, unset_option
 from smb3server.cli.exits import EXIT_DONE
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 _SET = click.option(
     "--set",
@@ -44,12 +42,12 @@ def command() -> None:
 @command.command("list")
 @server_choice
 @click.option("--json", "as_json", is_flag=True, help="JSON: a list of objects.")
-def list_links(state: Path | None, socket: Path | None, config: Path | None, as_json: bool) -> int:
+def list_links(server: ServerChoice, as_json: bool) -> int:
     """List the namespaces and their links, and where each link leads and comes from."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.cli.status.short_tables import print_table
 
-    namespaces = ask_server(state, socket, config, "dfs-list")["namespaces"]
+    namespaces = ask_server(server, "dfs-list")["namespaces"]
     if as_json:
         print(json.dumps(namespaces, indent=2))
         return EXIT_DONE
@@ -88,41 +86,36 @@ def add(
     link: str,
     targets: Sequence[str],
     settings: Sequence[str],
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
 ) -> int:
     """Add a link, at once. TARGET is //SERVER/SHARE, or SHARE for a share of this server."""
     from smb3server.cli.ask_server import ask_server
+    from smb3server.config.schema import Link
 
-    options: dict[str, Any] = {**_settings(settings), "targets": list(targets)}
-    answer = ask_server(state, socket, config, "dfs-add", **_split(link), options=options)
+    options = {**read_settings(settings, Link), "targets": list(targets)}
+    answer = ask_server(server, "dfs-add", **_split(link), options=options)
     print(f"link {link}: {', '.join(targets)}{'' if answer['lasting'] else ' until the server restarts'}")
     if not answer["lasting"]:
-        print("note: the server has no state directory to keep it in: give it one with --state or [server] state")
+        print(NOT_KEPT)
     return EXIT_DONE
 
 
 @command.command("set")
 @click.argument("link", metavar="NAMESPACE/LINK")
 @_SET
-@click.option("--unset", "defaults", multiple=True, metavar="KEY", help="Give a setting its default again.")
+@unset_option
 @server_choice
 def set_settings(
     link: str,
     settings: Sequence[str],
     defaults: Sequence[str],
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
 ) -> int:
     """Change a link that was added at run time. Clients learn it when what they remember is too old."""
     from smb3server.cli.ask_server import ask_server
+    from smb3server.config.schema import Link
 
-    if not settings and not defaults:
-        raise click.UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
-    options: dict[str, Any] = {**_settings(settings), **dict.fromkeys(defaults)}
-    ask_server(state, socket, config, "dfs-set", **_split(link), options=options)
+    ask_server(server, "dfs-set", **_split(link), options=read_changes(settings, defaults, Link))
     print(f"link {link}: changed")
     return EXIT_DONE
 
@@ -130,16 +123,10 @@ def set_settings(
 @command.command()
 @click.argument("link", metavar="NAMESPACE/LINK")
 @server_choice
-def remove(link: str, state: Path | None, socket: Path | None, config: Path | None) -> int:
+def remove(link: str, server: ServerChoice) -> int:
     """Remove a link that was added at run time. What it leads to stays."""
     from smb3server.cli.ask_server import ask_server
 
-    ask_server(state, socket, config, "dfs-remove", **_split(link))
+    ask_server(server, "dfs-remove", **_split(link))
     print(f"link {link}: removed; the files of its targets stay")
     return EXIT_DONE
-
-
-def _settings(settings: Sequence[str]) -> dict[str, Any]:
-    from smb3server.config.schema import Link
-
-    return read_settings(settings, Link)

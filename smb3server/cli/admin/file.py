@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON.")
 
@@ -36,14 +35,12 @@ def command() -> None:
 @click.option("--path", default="", metavar="PATH", help="Files at or below this path in a share.")
 @_JSON
 @server_choice
-def list_files(
-    user: str, share: str, path: str, as_json: bool, state: Path | None, socket: Path | None, config: Path | None
-) -> int:
+def list_files(user: str, share: str, path: str, as_json: bool, server: ServerChoice) -> int:
     """List open files: who, where, and what keeps them open."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.cli.status.short_tables import print_table
 
-    files = ask_server(state, socket, config, "file-list", user=user, share=share, path=path)["files"]
+    files = ask_server(server, "file-list", user=user, share=share, path=path)["files"]
     if as_json:
         print(json.dumps(files, indent=2))
         return EXIT_DONE
@@ -65,7 +62,7 @@ def _state(entry: dict[str, Any]) -> str:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=known_names.files)
 @_JSON
 @server_choice
-def close(ids: Sequence[str], as_json: bool, state: Path | None, socket: Path | None, config: Path | None) -> int:
+def close(ids: Sequence[str], as_json: bool, server: ServerChoice) -> int:
     """Close open files, although their clients have not.
 
     Locks and caching rights end. What a client has not written yet is lost: close files only if their program cannot.
@@ -74,7 +71,7 @@ def close(ids: Sequence[str], as_json: bool, state: Path | None, socket: Path | 
     from smb3server.cli.ask_server import ask_server
     from smb3server.process.log_lines import printable
 
-    closed = ask_server(state, socket, config, "file-close", ids=list(ids))["closed"]
+    closed = ask_server(server, "file-close", ids=list(ids))["closed"]
     if as_json:
         print(json.dumps(closed, indent=2))
         return EXIT_DONE

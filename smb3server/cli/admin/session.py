@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 _USER = click.option("--user", default="", metavar="NAME", help="The sessions of this user.")
 _SHARE = click.option("--share", default="", metavar="NAME", help="The sessions that use this share.")
@@ -36,14 +35,12 @@ def command() -> None:
 @_SHARE
 @_JSON
 @server_choice
-def list_sessions(
-    user: str, share: str, as_json: bool, state: Path | None, socket: Path | None, config: Path | None
-) -> int:
+def list_sessions(user: str, share: str, as_json: bool, server: ServerChoice) -> int:
     """List sessions: who, from where, since when."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.cli.status.short_tables import print_table, since
 
-    sessions = ask_server(state, socket, config, "session-list", user=user, share=share)["sessions"]
+    sessions = ask_server(server, "session-list", user=user, share=share)["sessions"]
     if as_json:
         print(json.dumps(sessions, indent=2))
         return EXIT_DONE
@@ -70,9 +67,7 @@ def close(
     user: str,
     share: str,
     as_json: bool,
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
 ) -> int:
     """End sessions, with all their open files.
 
@@ -84,7 +79,7 @@ def close(
 
     if not ids and not user and not share:
         raise click.UsageError("name sessions by their ids, or give --user or --share")
-    answer = ask_server(state, socket, config, "session-close", ids=list(ids), user=user, share=share)
+    answer = ask_server(server, "session-close", ids=list(ids), user=user, share=share)
     if as_json:
         print(json.dumps(answer, indent=2))
     else:

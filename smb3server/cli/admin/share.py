@@ -11,7 +11,7 @@ import click
 
 from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, CommandError
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 if TYPE_CHECKING:
     from smb3server.settings.declaring import Section
@@ -23,6 +23,11 @@ _SET = click.option(
     metavar="KEY=VALUE",
     help="A setting of the share, named as in the configuration file; a list: KEY=one,two. May be repeated.",
 )
+
+unset_option = click.option(
+    "--unset", "defaults", multiple=True, metavar="KEY", help="Give a setting its default again."
+)
+NOT_KEPT = "note: the server has no state directory to keep it in: give it one with --state or [server] state"
 
 
 @click.group()
@@ -46,12 +51,12 @@ def command() -> None:
 @command.command("list")
 @server_choice
 @click.option("--json", "as_json", is_flag=True, help="JSON: a list of objects.")
-def list_shares(state: Path | None, socket: Path | None, config: Path | None, as_json: bool) -> int:
+def list_shares(server: ServerChoice, as_json: bool) -> int:
     """List the shares of a running server, and where each comes from."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.cli.status.short_tables import print_table
 
-    shares = ask_server(state, socket, config, "share-list")["shares"]
+    shares = ask_server(server, "share-list")["shares"]
     if as_json:
         print(json.dumps(shares, indent=2))
         return EXIT_DONE
@@ -71,15 +76,14 @@ def add(
     path: Path,
     settings: Sequence[str],
     temporary: bool,
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
 ) -> int:
     """Share the directory PATH as NAME, at once."""
     from smb3server.cli.ask_server import ask_server
 
     share = ask_server(
-        *(state, socket, config, "share-add"),
+        server,
+        "share-add",
         name=name,
         path=str(path.absolute()),
         options=read_settings(settings),
@@ -88,30 +92,25 @@ def add(
     kept = "" if share["origin"] == "run time" else " until the server restarts"
     print(f"share {name}: {share['path']}{kept}")
     if kept and not temporary:
-        print("note: the server has no state directory to keep it in: give it one with --state or [server] state")
+        print(NOT_KEPT)
     return EXIT_DONE
 
 
 @command.command("set")
 @click.argument("name", shell_complete=known_names.shares)
 @_SET
-@click.option("--unset", "defaults", multiple=True, metavar="KEY", help="Give a setting its default again.")
+@unset_option
 @server_choice
 def set_settings(
     name: str,
     settings: Sequence[str],
     defaults: Sequence[str],
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
 ) -> int:
     """Change settings of a share that was added at run time. Clients stay connected where they may."""
     from smb3server.cli.ask_server import ask_server
 
-    if not settings and not defaults:
-        raise click.UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
-    options: dict[str, Any] = {**read_settings(settings), **dict.fromkeys(defaults)}
-    ask_server(state, socket, config, "share-set", name=name, options=options)
+    ask_server(server, "share-set", name=name, options=read_changes(settings, defaults))
     print(f"share {name}: changed")
     return EXIT_DONE
 
@@ -119,13 +118,22 @@ def set_settings(
 @command.command()
 @click.argument("name", shell_complete=known_names.shares)
 @server_choice
-def remove(name: str, state: Path | None, socket: Path | None, config: Path | None) -> int:
+def remove(name: str, server: ServerChoice) -> int:
     """Stop sharing a directory that was shared at run time. Its clients are disconnected from it; its files stay."""
     from smb3server.cli.ask_server import ask_server
 
-    ask_server(state, socket, config, "share-remove", name=name)
+    ask_server(server, "share-remove", name=name)
     print(f"share {name}: removed; its directory stays")
     return EXIT_DONE
+
+
+def read_changes(
+    settings: Sequence[str], defaults: Sequence[str], section: type[Section] | None = None
+) -> dict[str, Any]:
+    """Return what ``--set`` and ``--unset`` change, by key; see ``read_settings``. None stands for the default."""
+    if not settings and not defaults:
+        raise click.UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
+    return {**read_settings(settings, section), **dict.fromkeys(defaults)}
 
 
 def read_settings(settings: Sequence[str], section: type[Section] | None = None) -> dict[str, Any]:

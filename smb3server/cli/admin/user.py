@@ -11,7 +11,7 @@ import click
 
 from smb3server.cli import known_names
 from smb3server.cli.admin.password_input import PasswordSource, new_password, no_password_argument, password_options
-from smb3server.cli.admin.users_store import Store, find_store, get, store_options, tell_servers
+from smb3server.cli.admin.users_store import Store, get, store_options, tell_servers
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def _hash(name: str, source: PasswordSource, old: bytes | None, store: Store) ->
 @store_options
 def add(
     name: str,
-    file: Path | None,
-    config: Path | None,
-    state: Path | None,
+    store: Store,
     password_file: Path | None,
     password_stdin: bool,
     random: bool,
@@ -121,7 +119,6 @@ def add(
     """
     from smb3server.auth.users_file import StoredUser, check_name
 
-    store = find_store(file, config, state)
     try:
         check_name(name)
     except ValueError as error:
@@ -160,9 +157,7 @@ def _check_unused(store: Store, users: Users, name: str) -> None:
 @store_options
 def passwd(
     name: str,
-    file: Path | None,
-    config: Path | None,
-    state: Path | None,
+    store: Store,
     password_file: Path | None,
     password_stdin: bool,
     random: bool,
@@ -176,7 +171,6 @@ def passwd(
       smb3server user passwd alice
       smb3server user passwd alice --random
     """
-    store = find_store(file, config, state)
     found = get(store.read(), name, store.path)
     digest = _hash(found.name, PasswordSource(password_file, password_stdin, random, force), found.nt_hash, store)
     store.change(lambda users: users.put(get(users, name, store.path).with_password(digest, must_change=must_change)))
@@ -188,7 +182,7 @@ def passwd(
 @click.argument("name")
 @field_options
 @store_options
-def set_fields(name: str, file: Path | None, config: Path | None, state: Path | None, **fields: Any) -> None:
+def set_fields(name: str, store: Store, **fields: Any) -> None:
     """Change what is noted of the user NAME. An empty text removes it.
 
     \b
@@ -197,7 +191,6 @@ def set_fields(name: str, file: Path | None, config: Path | None, state: Path | 
       smb3server user set alice --expires 2026-12-31
       smb3server user set alice --expires never --comment ""
     """
-    store = find_store(file, config, state)
     if all(value is None for value in fields.values()):
         raise CommandError("nothing to change; give at least one option", EXIT_USAGE)
     store.change(lambda users: users.put(_changed(get(users, name, store.path), fields)))
@@ -223,14 +216,13 @@ _names = click.argument("names", metavar="NAME...", nargs=-1, required=True, she
 @command.command()
 @_names
 @store_options
-def remove(names: tuple[str, ...], file: Path | None, config: Path | None, state: Path | None) -> None:
+def remove(names: tuple[str, ...], store: Store) -> None:
     """Remove users. Their sessions on a running server end; their files stay.
 
     \b
     Examples:
       smb3server user remove bob
     """
-    store = find_store(file, config, state)
     _for_each(names, store, _remove, "removed")
 
 
@@ -241,35 +233,33 @@ def _remove(users: Users, user: StoredUser) -> None:
 @command.command()
 @_names
 @store_options
-def disable(names: tuple[str, ...], file: Path | None, config: Path | None, state: Path | None) -> None:
+def disable(names: tuple[str, ...], store: Store) -> None:
     """Refuse logons of users, and end their sessions on a running server.
 
     \b
     Examples:
       smb3server user disable bob
     """
-    store = find_store(file, config, state)
     _for_each(names, store, lambda users, user: users.put(replace(user, disabled=True)), "disabled")
 
 
 @command.command()
 @_names
 @store_options
-def enable(names: tuple[str, ...], file: Path | None, config: Path | None, state: Path | None) -> None:
+def enable(names: tuple[str, ...], store: Store) -> None:
     """Let users log on again.
 
     \b
     Examples:
       smb3server user enable bob
     """
-    store = find_store(file, config, state)
     _for_each(names, store, lambda users, user: users.put(replace(user, disabled=False)), "enabled")
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="A list of objects, for programs.")
 @store_options
-def list_users(file: Path | None, config: Path | None, state: Path | None, as_json: bool) -> None:
+def list_users(store: Store, as_json: bool) -> None:
     """Show the users of the file, without passwords and hashes.
 
     \b
@@ -279,7 +269,6 @@ def list_users(file: Path | None, config: Path | None, state: Path | None, as_js
     """
     from smb3server.cli.admin.users_view import as_objects, as_table
 
-    store = find_store(file, config, state)
     found = as_objects(store.read(), store.groups())
     if as_json:
         import json
@@ -293,7 +282,7 @@ def list_users(file: Path | None, config: Path | None, state: Path | None, as_js
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="An object with a list of members for each group.")
 @store_options
-def groups(name: str | None, file: Path | None, config: Path | None, state: Path | None, as_json: bool) -> None:
+def groups(name: str | None, store: Store, as_json: bool) -> None:
     """Show the groups of the configuration file and their members, or those that the user NAME is in.
 
     Groups are the section [groups] of the configuration file; lists of users name them with an @.
@@ -307,7 +296,6 @@ def groups(name: str | None, file: Path | None, config: Path | None, state: Path
 
     from smb3server.access.identity import Identity
 
-    store = find_store(file, config, state)
     if store.config is None:
         raise CommandError("groups are kept in the configuration file; name it with --config FILE.toml", EXIT_USAGE)
     found = store.groups()
@@ -333,9 +321,7 @@ def import_users(
     replaces: bool,
     unix_users: bool | None,
     dry_run: bool,
-    file: Path | None,
-    config: Path | None,
-    state: Path | None,
+    store: Store,
 ) -> int:
     """Import users with their passwords from Samba: FILE is what "pdbedit -Lw" prints, or an smbpasswd file, or -.
 
@@ -350,7 +336,6 @@ def import_users(
     """
     from smb3server.cli.admin.users_view import Import
 
-    store = find_store(file, config, state)
     found = Import(source.read(), store, replaces, unix_users)
     if dry_run:
         found.into(store.read())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,21 +16,9 @@ if TYPE_CHECKING:
     from smb3server.auth.groups import Groups
     from smb3server.auth.users_file import StoredUser, Users
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
+_Result = TypeVar("_Result")
 _FILE = click.Path(readable=False, path_type=Path)
 _ANSWER_TIMEOUT = 10.0
-
-
-def store_options(function: _Decorated) -> _Decorated:
-    """Add the options that say which users file is meant."""
-    for option in (
-        click.option("--state", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                     help="The server's state directory."),
-        click.option("--config", type=_FILE, metavar="FILE.toml", help="The server's configuration file."),
-        click.option("--file", type=_FILE, metavar="FILE", help="The users file itself."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
 
 
 class Store(NamedTuple):
@@ -106,6 +95,23 @@ def find_store(file: Path | None, config: Path | None, state: Path | None) -> St
     if usual_config is not None:
         return Store(users_file_of(_document(usual), usual.parent) or default_users_file(None), usual)
     return Store(default_users_file(None))
+
+
+def store_options(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Add the options that say which users file is meant. The command gets it as ``store``."""
+
+    @wraps(function)
+    def find(*, file: Path | None, config: Path | None, state: Path | None, **others: Any) -> _Result:
+        return function(store=find_store(file, config, state), **others)
+
+    for option in (
+        click.option("--state", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                     help="The server's state directory."),
+        click.option("--config", type=_FILE, metavar="FILE.toml", help="The server's configuration file."),
+        click.option("--file", type=_FILE, metavar="FILE", help="The users file itself."),
+    ):  # fmt: skip
+        find = option(find)
+    return find
 
 
 def _document(path: Path) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from smb3server.cli.exits import EXIT_NO_SERVER, CommandError
-from smb3server.cli.running_server import find_socket, server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 _NOTIFICATIONS = ("available", "unavailable", "node-up", "node-down", "move-client", "move-share", "ip-change")
 _SERVICE = ("host", "user", "port", "endpoint_mapper_port", "sign")
@@ -132,27 +132,24 @@ def _call(service: dict[str, Any], action: Callable[[], None]) -> None:
 @click.argument("subject")
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @server_choice
-def notify(
-    kind: str, subject: str, addresses: tuple[str, ...], state: Path | None, socket: Path | None, config: Path | None
-) -> None:
+def notify(kind: str, subject: str, addresses: tuple[str, ...], server: ServerChoice) -> None:
     """Notify clients of a running server.
 
     SUBJECT is a net name or share (available, unavailable), a node (node-up, node-down), a client (move-client),
     [NET_NAME/]SHARE (move-share) or a net name (ip-change: addresses with + or -).
     """
-    found = find_socket(state, socket, config)
-    answer = _ask(found, "witness-notify", kind=kind, subject=subject, addresses=list(addresses))
+    answer = _ask(server.find(), "witness-notify", kind=kind, subject=subject, addresses=list(addresses))
     print(f"{answer['told']} registrations notified")
 
 
 @command.command()
 @server_choice
-def status(state: Path | None, socket: Path | None, config: Path | None) -> None:
+def status(server: ServerChoice) -> None:
     """Show the registrations of a running server."""
     from smb3server.cli.cluster.witness_calls import show_registrations
     from smb3server.process.log_lines import printable_tree
 
-    show_registrations(cast("dict[str, Any]", printable_tree(_ask(find_socket(state, socket, config), "witness"))))
+    show_registrations(cast("dict[str, Any]", printable_tree(_ask(server.find(), "witness"))))
 
 
 def _ask(path: Path, name: str, **arguments: Any) -> dict[str, Any]:

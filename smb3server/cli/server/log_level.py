@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from smb3server.cli.exits import EXIT_DONE
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 
 @click.command()
 @click.argument("levels", nargs=-1, metavar="[LEVEL|COMPONENT=LEVEL]...")
 @server_choice
-def command(levels: tuple[str, ...], state: Path | None, socket: Path | None, config: Path | None) -> int:
+def command(levels: tuple[str, ...], server: ServerChoice) -> int:
     """Show or change the levels of a running server's log, until its next reload or restart.
 
     Levels are debug, info, warning, error and critical. Components are auth, rdma, files, rpc, cluster and net. The
@@ -29,5 +27,5 @@ def command(levels: tuple[str, ...], state: Path | None, socket: Path | None, co
     """
     from smb3server.cli.ask_server import ask_server
 
-    print(ask_server(state, socket, config, "log-level", level=",".join(levels))["level"])
+    print(ask_server(server, "log-level", level=",".join(levels))["level"])
     return EXIT_DONE

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 
 @click.command()
@@ -21,7 +20,7 @@ from smb3server.cli.running_server import server_choice
     metavar="[SECONDS]",
     help="Print performance counters by Windows' names, measured for so long. Default: 1 second.",
 )
-def command(state: Path | None, socket: Path | None, config: Path | None, counters: float | None) -> int:
+def command(server: ServerChoice, counters: float | None) -> int:
     """Print the metrics of a running server in Prometheus' text format.
 
     Without [metrics] in the configuration, requests are counted from the first call on.
@@ -37,7 +36,7 @@ def command(state: Path | None, socket: Path | None, config: Path | None, counte
     """
     from smb3server.cli.ask_server import ask_server
 
-    text = str(ask_server(state, socket, config, "metrics")["text"])
+    text = str(ask_server(server, "metrics")["text"])
     if counters is None:
         print(text, end="")
         return EXIT_DONE
@@ -45,7 +44,7 @@ def command(state: Path | None, socket: Path | None, config: Path | None, counte
 
     started = time.monotonic()
     time.sleep(counters)
-    again = str(ask_server(state, socket, config, "metrics")["text"])
+    again = str(ask_server(server, "metrics")["text"])
     samples = windows_counters.parse(text), windows_counters.parse(again)
     for path, value in windows_counters.read(*samples, time.monotonic() - started):
         print(f"\\{path} : {value:.12g}")

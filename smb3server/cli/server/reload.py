@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 
 @click.command()
 @server_choice
 @click.option("--json", "as_json", is_flag=True, help="JSON: the lists changes, restart and notes.")
-def command(state: Path | None, socket: Path | None, config: Path | None, as_json: bool) -> int:
+def command(server: ServerChoice, as_json: bool) -> int:
     """Let a running server read its configuration and its users again.
 
     Clients keep their connections, sessions and open files, unless what they use is gone. If there is a mistake,
@@ -31,7 +30,7 @@ def command(state: Path | None, socket: Path | None, config: Path | None, as_jso
     from smb3server.cli.ask_server import ask_server
     from smb3server.process.log_lines import printable
 
-    answer = ask_server(state, socket, config, "reload")
+    answer = ask_server(server, "reload")
     if as_json:
         print(json.dumps(answer, indent=2))
         return EXIT_DONE

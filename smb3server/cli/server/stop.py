@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from smb3server.cli.exits import EXIT_DONE, CommandError
-from smb3server.cli.running_server import find_socket, server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 _POLL = 0.1
 
@@ -17,7 +17,7 @@ _POLL = 0.1
 @server_choice
 @click.option("--wait", is_flag=True, help="Return when the server has ended.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=60.0, help="Seconds to wait. Default: 60.")
-def command(state: Path | None, socket: Path | None, config: Path | None, wait: bool, timeout: float) -> int:
+def command(server: ServerChoice, wait: bool, timeout: float) -> int:
     """End a running server, after the requests in flight.
 
     \b
@@ -29,9 +29,9 @@ def command(state: Path | None, socket: Path | None, config: Path | None, wait: 
     """
     from smb3server.cli.ask_server import ask_server
 
-    path = find_socket(state, socket, config)
-    pid = int(ask_server(None, path, None, "ping")["pid"])
-    ask_server(None, path, None, "stop")
+    found = ServerChoice(socket=server.find())
+    pid = int(ask_server(found, "ping")["pid"])
+    ask_server(found, "stop")
     deadline = time.monotonic() + timeout
     while wait and _runs(pid):
         if time.monotonic() > deadline:

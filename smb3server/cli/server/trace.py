@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from smb3server.cli.exits import EXIT_DONE
-from smb3server.cli.running_server import server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 _LOOKS = 0.5
 """Seconds between two questions how the trace goes on."""
@@ -50,9 +50,7 @@ def command(
     seconds: float,
     max_size: int,
     background: bool,
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
 ) -> int:
     """Write the messages of a client to a capture file that Wireshark opens, until Ctrl-C.
 
@@ -71,9 +69,7 @@ def command(
 
     path = str(out.absolute())
     ask_server(
-        state,
-        socket,
-        config,
+        server,
         "trace",
         client=client,
         file=path,
@@ -83,7 +79,7 @@ def command(
     )
     print(f"the server writes {path} for up to {seconds:g} s" + ("" if background else "; Ctrl-C ends it"), flush=True)
     if not out.exists():
-        pid = ask_server(state, socket, config, "ping")["pid"]
+        pid = ask_server(server, "ping")["pid"]
         print(
             "note: you do not see this file: the server has a folder of its own there (PrivateTmp of its unit), or you "
             f"may not look. Root reads it as /proc/{pid}/root{path}"
@@ -92,7 +88,7 @@ def command(
         return EXIT_DONE
 
     def find() -> dict[str, Any] | None:
-        traces = ask_server(state, socket, config, "trace-list")["traces"]
+        traces = ask_server(server, "trace-list")["traces"]
         return next((entry for entry in traces if entry["file"] == path), None)
 
     last: dict[str, Any] = {}
@@ -101,6 +97,6 @@ def command(
             last = found
             time.sleep(_LOOKS)
     except KeyboardInterrupt:
-        last = ask_server(state, socket, config, "trace-stop", file=path)
+        last = ask_server(server, "trace-stop", file=path)
     print(f"{last.get('messages', 0)} messages, {last.get('bytes', 0)} bytes in {path}")
     return EXIT_DONE

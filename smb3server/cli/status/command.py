@@ -14,7 +14,7 @@ import click
 
 from smb3server.cli import known_names
 from smb3server.cli.exits import EXIT_DONE, EXIT_NO_SERVER, CommandError
-from smb3server.cli.running_server import find_sockets, server_choice
+from smb3server.cli.running_server import ServerChoice, server_choice
 
 if TYPE_CHECKING:
     from smb3server.cli.status.selection import Selection
@@ -57,9 +57,7 @@ _PIPE_WIDTH = 160
 )
 def command(
     sections: tuple[str, ...],
-    state: Path | None,
-    socket: Path | None,
-    config: Path | None,
+    server: ServerChoice,
     pid: int | None,
     every: bool,
     user: str | None,
@@ -89,7 +87,7 @@ def command(
 
     if with_locks:
         sections = tuple(dict.fromkeys([*sections, "files", "locks"]))
-    found = find_sockets(state, socket, config, pid, every)
+    found = server.find_all(pid, every)
     selection = Selection(user, share, client)
     if watch is not None and len(found) > 1:
         raise click.UsageError("--watch shows one server: name it with --pid instead of --all")

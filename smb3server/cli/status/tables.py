@@ -33,7 +33,6 @@ OVERVIEW = ("sessions", "channels", "shares", "files")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FEW_FILES = 50
 """Most files of the overview. ``status files`` has all."""
-_DIMMED = "dim"
 _GOOD, _BAD, _WRONG = "green", "yellow", "bold red"
 _NEARLY = 0.8
 """Share of a limit from which on it is told."""

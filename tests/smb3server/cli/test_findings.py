@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.admin import socket as admin_socket
-from smb3server.cli.running_server import find_sockets
+from smb3server.cli.running_server import ServerChoice
 from smb3server.cli.status.tables import short_addresses
 from smb3server.doctor.findings import verdict_lines
 
@@ -38,4 +38,4 @@ def test_a_server_with_several_names_is_one_server(tmp_path: Path, monkeypatch: 
         (tmp_path / name).symlink_to("admin.sock")
     found = [tmp_path / name for name in ("1.sock", "2.sock", "admin.sock")]
     monkeypatch.setattr(admin_socket, "running", lambda directory=None: list(found) if directory is None else [])
-    assert find_sockets(None, None, None) == [found[0]]
+    assert ServerChoice().find_all() == [found[0]]

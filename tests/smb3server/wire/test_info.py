@@ -178,7 +178,6 @@ def test_volume_levels_round_trip(created: int, serial: int, name: str) -> None:
 
 
 CODECS: list[Codec[Any]] = [
-    *file_info.FIXED_LEVELS.values(),
     *(value for module in (fs_info, fsctl, file_info) for value in vars(module).values() if isinstance(value, Codec)),
     query_info.QUERY_INFO_REQUEST,
     set_info.SET_INFO_REQUEST,

@@ -8,6 +8,7 @@ from functools import partial
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire.change_notify import Action, Notification
 from smb3server.wire.file_info import EaEntry, RenameInformation, StreamEntry
+from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 from tools.fuzz.target import Target, choice, each_choice
 
@@ -21,7 +22,7 @@ SUBJECTS: tuple[Callable[[memoryview], object], ...] = (
     partial(file_info.chain, minimum=24),
     change_notify.decode_notifications,
     *(partial(directory_info.decode_directory, level) for level in sorted(directory_info.LEVELS)),
-    *(file_info.FIXED_LEVELS[level].unpack for level in sorted(file_info.FIXED_LEVELS)),
+    *(codec.unpack for codec in vars(file_info).values() if isinstance(codec, Codec)),
 )
 
 
