@@ -300,7 +300,7 @@ class Handle:
 
     async def write_pieces(self, source: AsyncIterator[tuple[int, Buffer]], done: Callable[[Buffer], None]) -> None:
         """Write the pieces of ``source``, several at a time; ``done`` is called with each when the server has it."""
-        waiting: set[asyncio.Task[None]] = set()
+        waiting: deque[asyncio.Task[None]] = deque()
 
         async def write(offset: int, data: Buffer) -> None:
             await self.write_piece(offset, data)
@@ -308,13 +308,14 @@ class Handle:
 
         try:
             async for offset, data in source:
-                waiting.add(asyncio.ensure_future(write(offset, data)))
-                while len(waiting) >= self.link.window:
-                    ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                    await _raise_first(ended)
+                waiting.append(asyncio.ensure_future(write(offset, data)))
+                # The oldest one is waited for: it is nearly always the first to end.
+                while len(waiting) >= self.link.window or (waiting and waiting[0].done()):
+                    await waiting[0]
+                    waiting.popleft()
             while waiting:
-                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                await _raise_first(ended)
+                await waiting[0]
+                waiting.popleft()
         finally:
             await _stop(list(waiting))
 
@@ -435,13 +436,6 @@ class LostWritesError(errors.RemoteError):
     def __init__(self, path: str) -> None:
         super().__init__(errno.EIO, os.strerror(errno.EIO), path)
         self.reason = "the server may have lost data that was not flushed: write the file again"
-
-
-async def _raise_first(ended: set[asyncio.Task[None]]) -> None:
-    """Raise the first error of ``ended``, if there is one. All results are looked at: asyncio complains otherwise."""
-    for result in await asyncio.gather(*ended, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
 
 
 async def _stop(tasks: list[asyncio.Task[T]]) -> None:

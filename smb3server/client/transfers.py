@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 import socket
 import stat
@@ -512,17 +513,21 @@ def _local_ranges(descriptor: int, start: int, size: int) -> list[Range]:
 
 
 class _Reader:
-    """Reads a local file, into memory that is used again."""
+    """Reads a local file, into memory that is used again.
+
+    The memory begins at a page: some processors copy three times as long to what lies 16 bytes behind the beginning of
+    one, as the memory of bytes and bytearrays does.
+    """
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor, self._path = descriptor, path
-        self._free: list[bytearray] = []
+        self._free: list[mmap.mmap] = []
 
     async def pieces(self, ranges: list[Range]) -> AsyncGenerator[tuple[int, Buffer], None]:
         """Yield the data of ``ranges``, as (offset, data)."""
         for begin, end in ranges:
             for at in range(begin, end, PIECE):
-                memory = self._free.pop() if self._free else bytearray(PIECE)
+                memory = self._free.pop() if self._free else mmap.mmap(-1, PIECE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 piece = memoryview(memory)[: end - at]
                 if await self._read(piece, at) < len(piece):
                     raise changed(self._path)
@@ -530,7 +535,7 @@ class _Reader:
 
     def give_back(self, piece: Buffer) -> None:
         """Use the memory of a piece again. A piece that was not given back is never overwritten."""
-        assert isinstance(piece, memoryview) and isinstance(piece.obj, bytearray)
+        assert isinstance(piece, memoryview) and isinstance(piece.obj, mmap.mmap)
         self._free.append(piece.obj)
 
     async def _read(self, piece: memoryview, offset: int) -> int:
