@@ -48,7 +48,7 @@ class ConnectKeywords(TypedDict, total=False):
     patience: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ConnectOptions:
     """How to connect. Times are in seconds. Raises ``ValueError`` for values that are wrong."""
 
@@ -120,7 +120,7 @@ class CopyKeywords(TypedDict, total=False):
     expected: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CopyOptions:
     """How to copy a file."""
 

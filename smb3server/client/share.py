@@ -28,17 +28,7 @@ from smb3server.client.protocol.tree import READ, SHARE_ALL, RemoteFile, Tree
 from smb3server.process.log_lines import printable
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
-from smb3server.wire.file_info import (
-    BASIC,
-    DISPOSITION,
-    INTERNAL,
-    BasicInformation,
-    DispositionInformation,
-    FileInfoClass,
-    RenameInformation,
-    decode_all,
-    encode_rename,
-)
+from smb3server.wire.info_class import FileInfoClass
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
@@ -51,6 +41,7 @@ if TYPE_CHECKING:
     from smb3server.client.links import Links
     from smb3server.client.small_files import Content
     from smb3server.client.transfers import Transfer
+    from smb3server.wire.file_info import BasicInformation
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,7 +58,7 @@ _LOOK = int(Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
 _FOLDER = int(CreateOptions.DIRECTORY_FILE)
 _NO_FOLDER = int(CreateOptions.NON_DIRECTORY_FILE)
 _ITSELF = int(CreateOptions.OPEN_REPARSE_POINT)
-_MARK = steps.set_info(FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
+_MARK = steps.remove()
 """Lets the server remove a file when it is closed. [MS-FSCC 2.4.11]"""
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
@@ -301,7 +292,7 @@ class Share:
     async def _file_id(self, clean: str) -> int:
         async def look(tree: Tree) -> int:
             _, (found,) = await tree.with_open(self._on_share(clean), _LOOK, [steps.query_info(FileInfoClass.INTERNAL)])
-            return INTERNAL.unpack(found).index_number
+            return _number_in(found)
 
         with self._named(clean):
             return entries.known_id(await self.link.again(look))
@@ -406,6 +397,8 @@ class Share:
         try:
             file = await tree.create(self._on_share(entry.path), _LOOK, options=_ITSELF)
             try:
+                from smb3server.wire.file_info import decode_all
+
                 _, whole = decode_all(await tree.query_info(file, FileInfoClass.ALL))
             finally:
                 await tree.close(file)
@@ -755,26 +748,22 @@ class Share:
         other, new = await self._place(target)
         if share is not other:
             raise errors.make(errno.EXDEV, source, reason="they lie on different shares; copy it", to=target)
-        record = encode_rename(RenameInformation(int(replace), 0, share._on_share(new)))
         with errors.named(source, target):
-            step = steps.set_info(FileInfoClass.RENAME, record)
+            step = steps.rename(share._on_share(new), replace)
             await share._change(name, int(Access.DELETE | Access.SYNCHRONIZE), _ITSELF, step)
 
     async def utime(self, path: StrPath, modified_ns: int, *, created_ns: int = 0) -> None:
         """Set the time of the last change of a file or folder, and the time when it was made if that is not 0."""
-        record = BasicInformation(
-            creation_time=filetime_of(created_ns) if created_ns else 0, last_write_time=filetime_of(modified_ns)
-        )
-        await self._set_basic(names.clean(path), record)
+        created = filetime_of(created_ns) if created_ns else 0
+        await self._set_basic(names.clean(path), steps.set_basic(created, filetime_of(modified_ns)))
 
     async def set_attributes(self, path: StrPath, attributes: int) -> None:
         """Set the attributes READONLY, HIDDEN, SYSTEM and ARCHIVE, and clear those that are not given. [MS-FSCC 2.6]"""
-        await self._set_basic(names.clean(path), BasicInformation(attributes=attributes or attr.NORMAL))
+        await self._set_basic(names.clean(path), steps.set_basic(attributes=attributes or attr.NORMAL))
 
     @_where_it_lies(repeats=False)
-    async def _set_basic(self, path: str, record: BasicInformation) -> None:
+    async def _set_basic(self, path: str, step: Step[int]) -> None:
         with self._named(path):
-            step = steps.set_info(FileInfoClass.BASIC, BASIC.pack(record))
             await self._change(path, int(Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE), 0, step)
 
     # Watching
@@ -840,7 +829,13 @@ def _another(path: str) -> errors.RemoteError:
 
 async def _id_of(tree: Tree, file: RemoteFile) -> int:
     """Return a file's number on its volume. [MS-FSCC 2.4.26]"""
-    return INTERNAL.unpack(await tree.query_info(file, FileInfoClass.INTERNAL)).index_number
+    return _number_in(await tree.query_info(file, FileInfoClass.INTERNAL))
+
+
+def _number_in(found: bytes) -> int:
+    from smb3server.wire.file_info import INTERNAL
+
+    return INTERNAL.unpack(found).index_number
 
 
 async def _mark(tree: Tree, file: RemoteFile, clear_read_only: bool = False) -> None:
@@ -849,7 +844,7 @@ async def _mark(tree: Tree, file: RemoteFile, clear_read_only: bool = False) -> 
     if clear_read_only:
         await tree.set_info(file, FileInfoClass.BASIC, _with_attributes(before & ~attr.READONLY))
     try:
-        await tree.set_info(file, FileInfoClass.DISPOSITION, DISPOSITION.pack(DispositionInformation(1)))
+        await tree.set_info(file, FileInfoClass.DISPOSITION, b"\1")
     except StatusError:
         if clear_read_only:
             await tree.set_info(file, FileInfoClass.BASIC, _with_attributes(before))
@@ -857,6 +852,8 @@ async def _mark(tree: Tree, file: RemoteFile, clear_read_only: bool = False) -> 
 
 
 def _with_attributes(attributes: int) -> bytes:
+    from smb3server.wire.file_info import BASIC, BasicInformation
+
     return BASIC.pack(BasicInformation(attributes=attributes & attr.SETTABLE or attr.NORMAL))
 
 

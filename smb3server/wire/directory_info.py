@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from smb3server.wire import attributes as attr
 from smb3server.wire.fields import decode_name
-from smb3server.wire.file_info import FileInfoClass, chain
+from smb3server.wire.info_class import FileInfoClass, chain
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 

@@ -39,7 +39,7 @@ class LogonError(Exception):
     """A logon that came to no end: there is no ticket, or the server's part of it is wrong."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Reply:
     """One response. ``message`` starts at its SMB2 header. Call ``release`` when the message is no longer needed."""
 
@@ -83,7 +83,7 @@ class Protection(Protocol):
         """Return whether requests on this tree are encrypted; 0 means no tree."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """A request in flight."""
 
@@ -108,7 +108,7 @@ class Part(NamedTuple):
     """Bytes that are sent or expected."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Chains:
     """What is known of how a server takes chains of related requests."""
 

@@ -38,7 +38,7 @@ _ONCE = frozenset(ContextType) - {ContextType.NETNAME}
 """Types of which a response has one context at most. [MS-SMB2 3.2.5.2]"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """The algorithms and capabilities that the client offers, in order of preference."""
 
@@ -65,7 +65,7 @@ class Offer:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Negotiated:
     """The result of a negotiation. Sizes are in bytes."""
 

@@ -11,6 +11,7 @@ from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
 from smb3server.wire import set_info as set_wire
 from smb3server.wire.header import Command
+from smb3server.wire.info_class import FileInfoClass
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer
@@ -87,6 +88,26 @@ def set_info(info_class: int, data: bytes, info_type: int = InfoType.FILE, addit
         return [set_wire.SET_INFO_REQUEST.pack_fields(*record), data or b"\0"]
 
     return Step(Command.SET_INFO, body, len, len(data))
+
+
+def set_basic(created: int = 0, modified: int = 0, attributes: int = 0) -> Step[int]:
+    """Set times, as FILETIMEs, and attributes; 0 leaves one as it is. [MS-FSCC 2.4.7]"""
+    from smb3server.wire.file_info import BASIC, BasicInformation
+
+    record = BasicInformation(creation_time=created, last_write_time=modified, attributes=attributes)
+    return set_info(FileInfoClass.BASIC, BASIC.pack(record))
+
+
+def rename(name: str, replace: bool) -> Step[int]:
+    """Rename the file; ``name`` is as it travels, from the share's root. [MS-FSCC 2.4.42]"""
+    from smb3server.wire.file_info import RenameInformation, encode_rename
+
+    return set_info(FileInfoClass.RENAME, encode_rename(RenameInformation(int(replace), 0, name)))
+
+
+def remove() -> Step[int]:
+    """Let the server remove the file when it is closed. [MS-FSCC 2.4.11]"""
+    return set_info(FileInfoClass.DISPOSITION, b"\1")
 
 
 def read(length: int, compressed: bool = False) -> Step[bytes]:

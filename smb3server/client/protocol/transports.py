@@ -52,11 +52,13 @@ async def addresses_of(host: str, port: int) -> list[tuple[Any, ...]]:
     """Return what ``getaddrinfo`` knows of a host for TCP: its families in turn, ``MAX_ADDRESSES`` at most.
     [RFC 8305 4]
     """
+    # A name that is text has the tables of international names loaded, which takes long.
+    name = host.encode("ascii") if host.isascii() else host
     try:
         # An address needs no name server, and so no thread.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     families = dict.fromkeys(entry[0] for entry in found)
     by_family = [[entry for entry in found if entry[0] == family] for family in families]
     turns = itertools.chain.from_iterable(itertools.zip_longest(*by_family))

@@ -17,14 +17,14 @@ from smb3server.client.protocol.steps import FileId, Step
 from smb3server.compression.benefit import Benefit
 from smb3server.wire import close as close_wire
 from smb3server.wire import create as create_wire
-from smb3server.wire import directory_info, file_info
+from smb3server.wire import directory_info
 from smb3server.wire import query_directory as directory_wire
 from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
-from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.info_class import FileInfoClass
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.rdma_transform import CryptoTransform, pack_transforms
 from smb3server.wire.status import NtStatus, StatusError
@@ -76,7 +76,7 @@ class TreeSession(Protection, Protocol):
     client: Requests
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RemoteFile:
     """An open of this client on the server."""
 
@@ -275,8 +275,7 @@ class Tree:
 
     async def rename(self, file: RemoteFile, target: str, replace: bool = False) -> None:
         """Rename the file to ``target``, a path from the share's root. The open needs DELETE access."""
-        record = file_info.RenameInformation(int(replace), 0, target)
-        await self.set_info(file, FileInfoClass.RENAME, file_info.encode_rename(record))
+        await self._do(steps.rename(target, replace), file.file_id)
 
     # Chains
 

@@ -17,6 +17,7 @@ HEAVY = (
     "ctypes",
     "difflib",
     "email",
+    "encodings.idna",
     "gssapi",
     "impacket",
     "json",
@@ -42,6 +43,7 @@ HEAVY = (
     "smb3server.wire.change_notify",
     "smb3server.wire.create_contexts",
     "smb3server.wire.dfs",
+    "smb3server.wire.file_info",
     "smb3server.wire.fs_info",
     "smb3server.wire.ioctl",
     "smb3server.wire.lock",
@@ -55,6 +57,7 @@ HEAVY = (
     "smbdirect.rdma.connection",
     "smbdirect.transport",
     "spnego",
+    "ssl",
     "uvloop",
 )
 OURS, OTHERS = 105, 255
