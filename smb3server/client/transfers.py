@@ -47,6 +47,8 @@ FLUSH_EVERY = 1 << 28
 what a flush takes, too."""
 _MOMENT = 2.0
 """Seconds."""
+_MAX_PAUSE = 0.05
+"""Seconds that writing a piece may keep everything else waiting. A worker thread costs as much as the writing."""
 _MAX_RANGES = 4096
 """Most ranges of data that are asked for at a time."""
 
@@ -125,11 +127,12 @@ async def download(source: Handle, target: Path, how: CopyOptions) -> Transfer:
         os.ftruncate(descriptor, start)
         if progress is not None:
             progress(start, size)
+        writer = _Writer(descriptor)
         for begin, end in await data_ranges(source, start, size) if how.sparse else [(start, size)]:
             async with contextlib.aclosing(source.pieces(begin, end)) as pieces:
                 async for offset, data in pieces:
                     # In order: the part's size says how far an interrupted copy has come.
-                    await asyncio.to_thread(_write_all, descriptor, data, offset)
+                    await writer.write(data, offset)
                     if progress is not None:
                         progress(offset + len(data), size)
         os.ftruncate(descriptor, size)
@@ -255,6 +258,24 @@ def _write_all(descriptor: int, data: bytes, offset: int) -> None:
     while view:
         count = os.pwrite(descriptor, view, offset)
         view, offset = view[count:], offset + count
+
+
+class _Writer:
+    """Writes a local file: at once as long as its file system takes the data into memory, else on a worker thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waits = True
+        """Whether the last piece took so long that everything else had to wait for it."""
+
+    async def write(self, data: bytes, offset: int) -> None:
+        """Write a piece."""
+        began = time.monotonic()
+        if self._waits:
+            await asyncio.to_thread(_write_all, self._descriptor, data, offset)
+        else:
+            _write_all(self._descriptor, data, offset)
+        self._waits = time.monotonic() - began > _MAX_PAUSE
 
 
 async def remote_version(source: Handle) -> tuple[int, int]:
