@@ -246,6 +246,8 @@ def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **o
     A file appears when it is complete. What was copied of it until an interruption stays beside it (NAME.*.part), and
     --continue goes on from there. Patterns: * ? [...] and ** for any folders.
 
+    As after cp(1), this machine may still have to write what it got to its disk: run sync(1) before you remove a source.
+
     \b
     Examples:
       smb3server client get smb://alice@nas/data/big.iso
@@ -275,7 +277,8 @@ def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **o
 def put(source: tuple[str, ...], target: str, recursive: bool, resume: bool, update: bool, **options: Any) -> int:
     """Copy files of this machine to a share: into a folder of it, or under a new name.
 
-    A file appears under its name when it is complete.
+    A file appears under its name when it is complete and the server has written it to its disk: none is cut off or
+    empty, whether the client, the server or its machine ends. A machine that loses power may forget the last names.
 
     \b
     Examples:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import mmap
 import os
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -12,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from smb3server.client import Share, Transfer, connect, names
+from smb3server.client import Share, Transfer, connect, names, transfers
 from smb3server.client.handle import Handle
-from smb3server.client.link import MAX_IN_FLIGHT
+from smb3server.client.link import DEPTH, MAX_IN_FLIGHT
 from smb3server.client.protocol.tree import Tree
 from tests.lab.remote import PASSWORD, Home, run
 
@@ -108,6 +112,56 @@ def test_data_that_is_not_in_memory_is_waited_for(
     use(served, lambda share: share.upload(tmp_path / "a", "a"))
     assert (folder / "a").read_bytes() == data
     assert asked == ({os.RWF_NOWAIT} if at_once == MIB else {0, os.RWF_NOWAIT})
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.12])
+def test_a_download_writes_at_once_where_nobody_waits_for_that(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    data = os.urandom(6 * MIB)
+    (folder / "a").write_bytes(data)
+    monkeypatch.setattr(transfers, "_MAX_PAUSE", 60.0 if pause == 0 else 0.1)
+    at_once: list[bool] = []
+    write = transfers._write_all
+
+    def slow_write(descriptor: int, data: bytes, offset: int) -> None:
+        at_once.append(threading.current_thread() is threading.main_thread())
+        time.sleep(pause)
+        write(descriptor, data, offset)
+
+    monkeypatch.setattr(transfers, "_write_all", slow_write)
+
+    async def work(share: Share) -> None:
+        await share.download("a", tmp_path / "a")
+
+    use(served, work)
+    assert (tmp_path / "a").read_bytes() == data
+    # Of the first piece nobody knows how long it will take.
+    assert at_once == [False, *[pause == 0] * 5]
+
+
+def test_an_upload_reads_into_memory_that_begins_at_a_page(
+    served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(os.urandom(20 * MIB))
+    places: set[int] = set()
+    preadv = os.preadv
+
+    def seen(descriptor: int, buffers: list[memoryview], *where: int) -> int:
+        if len(buffers[0]) == MIB:
+            places.add(ctypes.addressof(ctypes.c_char.from_buffer(buffers[0])))
+        return preadv(descriptor, buffers, *where)
+
+    monkeypatch.setattr(os, "preadv", seen)
+
+    async def work(share: Share) -> None:
+        await share.upload(tmp_path / "a", "a")
+
+    use(served, work)
+    assert (folder / "a").read_bytes() == (tmp_path / "a").read_bytes()
+    assert all(place % mmap.PAGESIZE == 0 for place in places)
+    # Memory is used again.
+    assert 0 < len(places) <= DEPTH + 1
 
 
 def interrupt(after: int) -> Callable[[int, int], None]:
