@@ -37,8 +37,8 @@ async def listening(answer: bytes = b"", host: str = "127.0.0.1") -> AsyncIterat
 def named(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     """Make ``both`` a name of these addresses."""
 
-    async def getaddrinfo(self: Any, host: str, port: int, **_: Any) -> list[Any]:
-        assert host == "both"
+    async def getaddrinfo(self: Any, host: bytes, port: int, **_: Any) -> list[Any]:
+        assert host == b"both"
         return [
             (socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
             for address in addresses
