@@ -246,7 +246,7 @@ def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **o
     A file appears when it is complete. What was copied of it until an interruption stays beside it (NAME.*.part), and
     --continue goes on from there. Patterns: * ? [...] and ** for any folders.
 
-    As after cp(1), this machine may still have to write what it got to its disk: run sync(1) before you remove a source.
+    As after cp(1), this machine may not have written all to its disk yet: run sync(1) before you remove a source.
 
     \b
     Examples:
