@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -125,20 +124,8 @@ compress_option = click.option(
 """For commands that move the data of files."""
 
 
-def _load_asyncio() -> None:
-    """Import asyncio without ssl, which takes long to load. Nothing here asks asyncio for TLS; QUIC has its own."""
-    if "ssl" in sys.modules or "asyncio" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module("asyncio")
-    finally:
-        del sys.modules["ssl"]
-
-
 def take(options: dict[str, Any]) -> Connection:
     """Return the options of ``connection_options`` out of those of a command."""
-    _load_asyncio()
     from smb3server.client.options import ConnectKeywords
 
     names = ConnectKeywords.__annotations__.keys() & options.keys()

@@ -31,6 +31,7 @@ from smb3server.dispatch.fetch import Fetch
 from smb3server.dispatch.look_lane import Look, Registered, Requests, Seen
 from smb3server.dispatch.reply import error_body
 from smb3server.dispatch.request import Host
+from smb3server.dispatch.short_forms import Long
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Connection, Open, Session, TreeConnect
 from smb3server.state.opens import count_data
@@ -430,7 +431,7 @@ def _move_data(asking: _Asking, opened: Open) -> Moved | None:
         return None
     else:
         found = write.look(connection, session, tree, sequence, message, None, opened)
-    if found is None or found[2] is not None or isinstance(answer := found[1], Fetch):
+    if found is None or found[2] is not None or isinstance(answer := found[1], Fetch | Long):
         return None
     try:
         body = answer()

@@ -57,7 +57,6 @@ HEAVY = (
     "smbdirect.rdma.connection",
     "smbdirect.transport",
     "spnego",
-    "ssl",
     "uvloop",
 )
 OURS, OTHERS = 105, 255
