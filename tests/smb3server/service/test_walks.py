@@ -111,7 +111,7 @@ async def shortest_walk(tmp_path: Path, fabric: str, size: int) -> Walk:
 @pytest.mark.parametrize(
     ("fabric", "size", "through", "calls", "changes"),
     [
-        ("tcp", 131072, "read", 52, 33),
+        ("tcp", 131072, "FastLane.take", 27, 20),
         ("iwarp", 65536, "FastLane.take", 74, 46),
         ("tcp", 4096, "FastLane.take", 24, 16),
         ("iwarp", 4096, "FastLane.take", 62, 36),

@@ -270,7 +270,7 @@ def _reverses(original: Callable[..., PooledBuffer | None], *arguments: Any) -> 
 
 def _empty_message_wipes(connection: Connection, data: bytes) -> bytes:
     header, payload = parts(data)
-    buffer = connection._reassembler._buffer
+    buffer = connection.reassembler._buffer
     if not payload and not header.remaining_data_length and buffer is not None:
         buffer.view[200:300] = bytes(100)
     return data
@@ -290,10 +290,10 @@ def _keeps_idle_timer(only_if_asked: bool) -> Breaker:
     """Messages do not restart the Idle Connection Timer."""
 
     def change(original: Callable[..., object], self: Connection, *arguments: Any) -> object:
-        deadline, requested = self._idle_deadline, self.keepalive_requested
+        deadline, requested = self.idle_deadline, self.keepalive_requested
         event = original(*arguments)
         if not only_if_asked or requested is not Keepalive.NONE:
-            self._idle_deadline, self.keepalive_requested = deadline, requested
+            self.idle_deadline, self.keepalive_requested = deadline, requested
         return event
 
     return around(Connection, "_receive_data", change)
