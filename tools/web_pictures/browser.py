@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -56,8 +57,9 @@ class Browser:
         return self.driver.execute_script(f"return {script}")
 
     def text(self, selector: str) -> str:
-        """Return the text of the first element that a CSS selector finds."""
-        return str(self.driver.find_element(By.CSS_SELECTOR, selector).text)
+        """Return the text of the first element that a CSS selector finds, in one step: the page may change it between
+        two."""
+        return str(self.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def click(self, selector: str) -> None:
         """Click on the first element that a CSS selector finds."""
