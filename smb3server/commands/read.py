@@ -554,7 +554,7 @@ def _read_to_peer(
         remote.rdma.write_to_peer(remote.buffers, (data,), None)
         opened.position = offset + count
         opened.bytes_read += count
-        return _FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0), None
+        return _fixed_for_peer(count), None
     buffer = _lend(connection.transport, usage, length)
     if buffer is None:
         return None
