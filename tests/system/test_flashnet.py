@@ -17,6 +17,8 @@ import pytest
 
 from smb3server import client as smb
 from smbdirect import rdma
+from tests.lab import power_cut
+from tests.lab.power_cut import Disk
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
@@ -244,56 +246,40 @@ def test_smbclient_uses_a_file_that_is_lent(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """A file system of its own: the image that is its disk, and where it is mounted."""
-    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
-        pytest.skip("mounting a disk of the test's own needs root and mkfs.ext4")
-    image, folder = tmp_path / "disk", tmp_path / "mounted"
-    folder.mkdir()
-    with image.open("wb") as made:
-        made.truncate(32 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
-    mounted = subprocess.run(["mount", "-o", "loop", image, folder], check=False, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"no loop devices here: {mounted.stderr}")
-    try:
-        yield image, folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
+def disk(tmp_path: Path) -> Disk:
+    if reason := power_cut.missing("ext4"):
+        pytest.skip(reason)
+    return Disk("ext4", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["folder", "share"])
-def test_flushed_writes_survive_a_power_cut(disk: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
-    """A copy of the disk is what a power cut leaves: it has what was flushed. What was only completed is
-    missing, unless the kernel happens to write it: so the cut is made until that shows."""
-    image, folder = disk
-    (folder / "file").write_bytes(bytes(SIZE))
-    copy, seen = tmp_path / "copy", tmp_path / "seen"
-    seen.mkdir()
+def test_flushed_writes_survive_a_power_cut(disk: Disk, tmp_path: Path, kind: str) -> None:
+    """What was flushed is there. What was only completed is missing, unless the kernel happens to write it: so power is
+    cut until that shows."""
     flushed, completed = os.urandom(BLOCK), os.urandom(BLOCK)
 
-    async def cut(server: Server) -> bytes:
+    async def cut(server: Server, file: Path, photograph: Path) -> None:
         async with asyncio.timeout(30), opened(kind, server) as (write, flush):
             await write(0, flushed)
             await flush()
             await write(BLOCK, completed)
-            shutil.copyfile(image, copy)
-        assert (folder / "file").read_bytes()[: 2 * BLOCK] == flushed + completed
-        subprocess.run(["mount", "-o", "loop", copy, seen], check=True)
-        try:
-            return (seen / "file").read_bytes()
-        finally:
-            subprocess.run(["umount", seen], check=True)
+            disk.photograph(photograph)
+        assert file.read_bytes()[: 2 * BLOCK] == flushed + completed
 
-    with serving(kind, folder) as server:
-        for _ in range(5):
-            left = asyncio.run(cut(server))
-            assert left[:BLOCK] == flushed
-            assert left[BLOCK:] == bytes(SIZE - BLOCK) or left[BLOCK : 2 * BLOCK] == completed
-            if left[BLOCK:] == bytes(SIZE - BLOCK):
-                break
-            with (folder / "file").open("r+b") as file:
-                file.write(bytes(SIZE))
-                os.fsync(file.fileno())
-        else:
-            pytest.fail("the kernel wrote at once what nobody flushed: the copy is no power cut")
+    photographs = [tmp_path / f"photograph{number}" for number in range(5)]
+    with disk.mounted() as folder:
+        file = folder / "file"
+        with serving(kind, folder) as server:
+            for photograph in photographs:
+                file.write_bytes(bytes(SIZE))
+                os.sync()
+                asyncio.run(cut(server, file, photograph))
+    for photograph in photographs:
+        with disk.after_loss(photograph) as folder:
+            left = (folder / "file").read_bytes()
+        assert left[:BLOCK] == flushed
+        if left[BLOCK:] == bytes(SIZE - BLOCK):
+            break
+        assert left[BLOCK : 2 * BLOCK] == completed
+    else:
+        pytest.fail("the kernel wrote at once what nobody flushed: the photographs are no power cuts")

@@ -127,8 +127,9 @@ class LocalHandle(Handle):
         self._user = user
         self._space = space_of(user)
         self._mapped: MappedFile | None = None
-        # Whether ``flush`` need not make the file's name durable.
-        self._name_synced = not created
+        # Whether ``flush`` need not make the name durable. A stream is also found by the attributes and the name of its
+        # file, which another handle may have made.
+        self._name_synced = not created and not stream
         self.key = tuple.__new__(FileKey, (stat.dev, stat.ino))
         self.kind = kind
         self.stream = stream
@@ -206,16 +207,28 @@ class LocalHandle(Handle):
         if self._data is not None:
             os.fsync(self._data)
         elif self.kind in (Kind.FILE, Kind.DIRECTORY):
-            # An O_PATH descriptor cannot be synced.
-            descriptor = os.open(f"/proc/self/fd/{self._descriptor()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        if not self.stream and not self._name_synced:
+            self._sync_file()
+        if not self._name_synced:
             with contextlib.suppress(FileNotFoundError):
+                if self.stream:
+                    self._sync_stream_name()
                 self._backend.sync_parent(self.disk_path())
             self._name_synced = True
+
+    def _sync_file(self) -> None:
+        # An O_PATH descriptor cannot be synced.
+        descriptor = os.open(f"/proc/self/fd/{self._descriptor()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _sync_stream_name(self) -> None:
+        """Make durable by what the stream is found: its item's name, and the key in the file's attributes."""
+        stat = syscalls.statx(self._descriptor())
+        self._backend.streams.sync(self._backend.store.key(stat, self._backend.store.load(self._ref, stat)))
+        if self.kind in (Kind.FILE, Kind.DIRECTORY):
+            self._sync_file()
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
@@ -543,6 +556,7 @@ class LocalHandle(Handle):
         key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
         self._backend.streams.rename(key, self._current_stream(key), name, replace)
         self.stream = name
+        self._name_synced = False
 
     # -- the name space
 

@@ -24,6 +24,8 @@ _GONE = "gone-"
 _FEW = 64
 """Items that are removed at once."""
 _PIECE = 1 << 20
+_LEVELS = 5
+"""Directories from a key's to the one that the store lies in."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -125,7 +127,8 @@ class SideCar:
             return file.read(limit)
 
     def write(self, key: str, item: str, data: bytes) -> None:
-        """Replace the item as a whole, or raise ``OSError`` and leave it as it was."""
+        """Replace the item as a whole, or raise ``OSError`` and leave it as it was. A loss of power does the one or the
+        other, too."""
         directory = self.directory(key, create=True)
         if directory is None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -135,6 +138,8 @@ class SideCar:
             try:
                 with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
                     file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
                 os.rename(temporary, item, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
@@ -142,6 +147,20 @@ class SideCar:
                 raise
         finally:
             os.close(directory)
+
+    def sync(self, key: str) -> None:
+        """Make the names of the key's items durable, and all names that lead to them. Raises ``OSError``."""
+        directory = self.directory(key)
+        if directory is None:
+            return
+        for _ in range(_LEVELS):
+            try:
+                os.fsync(directory)
+                above = os.open("..", _DIRECTORY, dir_fd=directory)
+            finally:
+                os.close(directory)
+            directory = above
+        os.close(directory)
 
     def remove(self, key: str, item: str) -> None:
         """Remove an item if it exists."""

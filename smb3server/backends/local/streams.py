@@ -145,6 +145,10 @@ class StreamStore:
             return None
         return stored.decode("utf-8", "surrogatepass") if stored is not None else None
 
+    def sync(self, key: str) -> None:
+        """Make the names of a file's streams durable. Raises ``OSError``."""
+        self._sidecar.sync(key)
+
     def has_many(self, key: str) -> bool:
         """Return whether a file has more than ``FEW`` streams, so that listing them takes long."""
         return len(list(itertools.islice(self._items(key), FEW + 1))) > FEW

@@ -8,99 +8,19 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from smb3server.client.protocol import Client, RemoteFile, ServerError, Tree, open_rdma, open_tcp
-from smb3server.client.protocol.tree import READ_WRITE
-from smb3server.wire import read_write
-from smb3server.wire.create import CreateDisposition, CreateOptions
+from smb3server.client.protocol import ServerError, Tree, open_rdma, open_tcp
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.make import make_provider
 from tests.lab.command import Served, serve, stop
+from tests.lab.stable_writes import RECORD, Worker, connected, content, workers
 
 pytestmark = pytest.mark.interop
-RECORD = 10_000
-"""Bytes per write; big enough for RDMA."""
-ENOUGH = 40
-"""Acknowledged operations per worker before the server is killed."""
 LOST = (ServerError, ConnectionLost, ProtocolError, OSError)
-
-
-async def connected(transport: MessageTransport) -> Tree:
-    client = await Client.connect(transport)
-    return await (await client.log_on("u", "pw")).tree_connect("share")
-
-
-async def write_through(tree: Tree, file: RemoteFile, offset: int, data: bytes) -> None:
-    """One WRITE that asks for stable storage itself (2.2.21)."""
-    record = read_write.WriteRequest(
-        data_offset=read_write.TAIL,
-        length=len(data),
-        offset=offset,
-        persistent=file.file_id[0],
-        volatile=file.file_id[1],
-        flags=int(read_write.WriteFlags.WRITE_THROUGH),
-    )
-    await tree._written([read_write.WRITE_REQUEST.pack(record), data], len(data))
-
-
-async def by_rdma(tree: Tree, file: RemoteFile, offset: int, data: bytes) -> None:
-    """The server fetches the data from here."""
-    region = tree.client.transport.rdma.register(memoryview(bytearray(data)), readable=True)  # type: ignore[union-attr]
-    try:
-        await tree.write_from(file, offset, region.descriptors, len(data))
-    finally:
-        region.deregister()
-
-
-async def plain(tree: Tree, file: RemoteFile, offset: int, data: bytes) -> None:
-    await tree.write(file, offset, data)
-
-
-Write = Callable[[Tree, RemoteFile, int, bytes], Awaitable[None]]
-
-
-@dataclass
-class Worker:
-    """Appends records to one file; ``safe`` is what the server has to keep."""
-
-    name: str
-    write: Write
-    flush: bool = False
-    options: int = 0
-    safe: bytearray = field(default_factory=bytearray)
-    count: int = 0
-
-    async def run(self, tree: Tree, enough: Callable[[], None]) -> None:
-        file = await tree.create(self.name, READ_WRITE, CreateDisposition.CREATE, self.options)
-        while True:
-            data = os.urandom(RECORD)
-            await self.write(tree, file, len(self.safe), data)
-            if self.flush:
-                await tree.flush(file)
-            self.safe += data
-            self.count += 1
-            if self.count == ENOUGH:
-                enough()
-
-
-def workers(fabric: str) -> list[Worker]:
-    through = int(CreateOptions.WRITE_THROUGH)
-    found = [
-        Worker("flushed", plain, flush=True),
-        Worker("through-flag", write_through),
-        Worker("through-option", plain, options=through),
-        Worker("base:stream", plain, flush=True),
-        Worker("base2:stream-through", write_through),
-    ]
-    if fabric != "tcp":
-        found += [Worker("rdma-flushed", by_rdma, flush=True), Worker("rdma-through", by_rdma, options=through)]
-    return found
 
 
 async def transport_to(served: Served, fabric: str) -> MessageTransport:
@@ -137,15 +57,6 @@ async def work_until_killed(served: Served, fabric: str, working: list[Worker]) 
     for tree in trees:
         tree.client.transport.abort()
     assert left == 0, [(worker.name, worker.count) for worker in working]
-
-
-async def content(tree: Tree, name: str) -> bytes:
-    file = await tree.create(name)
-    found = bytearray()
-    while data := await tree.read(file, len(found), 1 << 20):
-        found += data
-    await tree.close(file)
-    return bytes(found)
 
 
 @pytest.mark.parametrize("fabric", ["tcp", "iwarp"])
