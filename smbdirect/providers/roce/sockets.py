@@ -19,6 +19,7 @@ import errno
 import os
 import socket
 import struct
+import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -148,6 +149,20 @@ def _close_all(sockets: Sequence[socket.socket]) -> None:
         sock.close()
 
 
+_ports: weakref.WeakSet[Port] = weakref.WeakSet()
+_ports_lock = threading.Lock()
+
+
+def _close_left() -> bool:
+    """Close the sockets that event loops of this process had when they ended: the garbage collector may take its time.
+    Return whether there were any."""
+    with _ports_lock:
+        left = [port for port in _ports if port.is_left]
+    for port in left:
+        port.close_left()
+    return bool(left)
+
+
 class Port:
     """The sockets of one local address (or of all: ``0.0.0.0``, ``::``), registered with the event loop."""
 
@@ -177,6 +192,8 @@ class Port:
         # Closes the sockets even if the event loop ends before the last answers were sent.
         sockets = [sock for sock in (self.socket, self._raw) if sock is not None]
         weakref.finalize(self, _close_all, sockets)
+        with _ports_lock:
+            _ports.add(self)
         self._loop.add_reader(self.socket, self._udp_readable)
         if self._raw is not None:
             self._loop.add_reader(self._raw, self._raw_readable)
@@ -200,7 +217,12 @@ class Port:
             with contextlib.suppress(OSError):
                 # A kernel without UDP_GRO delivers packets one by one.
                 sock.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
-            sock.bind((host, self.udp_port))
+            try:
+                sock.bind((host, self.udp_port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not _close_left():
+                    raise
+                sock.bind((host, self.udp_port))
         except OSError as error:
             sock.close()
             remedy = ""
@@ -242,6 +264,15 @@ class Port:
                 self._loop.remove_writer(sock)
                 sock.close()
         self._pending.clear()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the event loop has ended, and the sockets are open."""
+        return self._loop.is_closed() and self.socket.fileno() >= 0
+
+    def close_left(self) -> None:
+        """Close the sockets. The event loop must have ended."""
+        _close_all([sock for sock in (self.socket, self._raw) if sock is not None])
 
     # -- in ------------------------------------------------------------------------------------------------------
 

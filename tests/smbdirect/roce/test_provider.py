@@ -412,3 +412,19 @@ def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
         assert packet[4:8] == b"\0\0\x40\0", "ID 0, DF"
         buffer = bytearray(icrc.ONES) + packet
         assert icrc.check_ipv4(buffer, memoryview(buffer), 0, len(buffer))
+
+
+def test_the_port_is_free_for_the_next_event_loop() -> None:
+    """A loop that ends at once after the endpoint was closed leaves its sockets to the garbage collector. The same
+    program connects again before that comes."""
+    port = free_port()
+    held = []
+
+    async def once() -> None:
+        server, client = RoceProvider(udp_port=port), RoceProvider(udp_port=port)
+        pair = await connect_two(server, client, "127.0.0.2", "127.0.0.2")
+        held.append((server, client))
+        pair.client.endpoint.disconnect()
+
+    for _ in range(3):
+        asyncio.run(once())
