@@ -79,6 +79,7 @@ class Asked:
         """The nodes in the order of their answers, repetitions left out."""
         self._seen: dict[str, float] = {}
         self._network = cluster.network
+        self._asking = {node: asyncio.Lock() for node in cluster.nodes}
         self._tasks = [
             asyncio.ensure_future(self._ask(node, cluster.network.address(node))) for node in sorted(cluster.nodes)
         ]
@@ -92,7 +93,8 @@ class Asked:
                     session = await (await Client.connect(transport)).log_on(USER, PASSWORD)
                     while True:
                         # A request that waited for a stopped node is among these: it must not be answered.
-                        await session.tree_connect(SHARE)
+                        async with self._asking[node]:
+                            await session.tree_connect(SHARE)
                         self._seen[node] = time.monotonic()
                         if self.answers[-1:] != [node]:
                             self.answers.append(node)
@@ -102,6 +104,11 @@ class Asked:
             finally:
                 if transport is not None:
                     transport.abort("asked")
+
+    def nothing_on_the_way(self, node: str) -> asyncio.Lock:
+        """Hold back the next request to a node. TCP repeats an answer that the network loses. It may arrive long after it
+        was made, and nobody could tell it from one that should not have been made."""
+        return self._asking[node]
 
     async def connect(self) -> MessageTransport:
         """To whoever serves the share now, as a virtual address would."""
@@ -125,7 +132,7 @@ class Fault:
     def __init__(self, cluster: ClusterLab) -> None:
         self.cluster = cluster
 
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         raise NotImplementedError
 
     async def settle(self, share: PersistentShare) -> None:
@@ -139,7 +146,7 @@ class Fault:
 class Killed(Fault):
     """With the request unread."""
 
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         self.cluster.nodes["a"].send(signal.SIGSTOP)
 
     async def settle(self, share: PersistentShare) -> None:
@@ -147,7 +154,7 @@ class Killed(Fault):
 
 
 class Stopped(Fault):
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         self.cluster.nodes["a"].send(signal.SIGSTOP)
 
     async def undo(self) -> None:
@@ -155,8 +162,9 @@ class Stopped(Fault):
 
 
 class CutOff(Fault):
-    async def strike(self) -> None:
-        await asyncio.to_thread(self.cluster.network.cut, "a")
+    async def strike(self, asked: Asked) -> None:
+        async with asked.nothing_on_the_way("a"):
+            await asyncio.to_thread(self.cluster.network.cut, "a")
 
     async def undo(self) -> None:
         await asyncio.to_thread(self.cluster.network.cut, "a", False)
@@ -169,7 +177,7 @@ class EtcdMemberKilled(Fault):
         super().__init__(cluster)
         self.member = next(_counter) % 3
 
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         self.cluster.etcd.kill(self.member)
 
     async def settle(self, share: PersistentShare) -> None:
@@ -182,7 +190,7 @@ class EtcdMemberKilled(Fault):
 class EtcdMemberCutOff(EtcdMemberKilled):
     """Requests to it get no answer at all."""
 
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         await asyncio.to_thread(self.cluster.network.cut, f"e{self.member + 1}")
 
     async def undo(self) -> None:
@@ -192,9 +200,9 @@ class EtcdMemberCutOff(EtcdMemberKilled):
 class KilledWithEtcdMember(Killed):
     """The owner, and the link of the etcd member that nodes ask first: news of the one does not wait for the other."""
 
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         await asyncio.to_thread(self.cluster.network.cut, "e1")
-        await super().strike()
+        await super().strike(asked)
 
     async def undo(self) -> None:
         await asyncio.to_thread(self.cluster.network.cut, "e1", False)
@@ -205,7 +213,7 @@ class QuorumLost(Fault):
 
     owners = (["a"], ["a", "b"])
 
-    async def strike(self) -> None:
+    async def strike(self, asked: Asked) -> None:
         for member in (1, 2):
             self.cluster.etcd.kill(member)
 
@@ -351,7 +359,7 @@ async def play(cluster: ClusterLab, fault: Fault, step: str) -> None:
             await life.do(name)
             continue
         try:
-            await fault.strike()
+            await fault.strike(asked)
             acting = asyncio.ensure_future(life.do(name))
             await asyncio.sleep(0.1)
             await fault.settle(life.share)
