@@ -106,8 +106,8 @@ class Asked:
                     transport.abort("asked")
 
     def nothing_on_the_way(self, node: str) -> asyncio.Lock:
-        """Hold back the next request to a node. TCP repeats an answer that the network loses. It may arrive long after it
-        was made, and nobody could tell it from one that should not have been made."""
+        """Hold back the next request to a node. TCP repeats an answer that the network loses. It may arrive late, and
+        nobody could tell it from one that should not have been made."""
         return self._asking[node]
 
     async def connect(self) -> MessageTransport:
