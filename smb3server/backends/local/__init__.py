@@ -1,8 +1,7 @@
 """A directory of the host as a store.
 
 Reading order: ``syscalls`` (system calls that Python lacks) -> ``impersonate`` (acting as a user of the host) ->
-``change_times`` (when they show a change), ``folder_names``, ``case_cache`` and ``resolve`` (finding a path below the
-root, ignoring case) -> ``sidecar``,
+``folder_names``, ``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``,
 ``metadata``, ``streams`` and ``kept_attributes`` (data that the host's file system cannot store) -> ``file_io``,
 ``file_calls``, ``page_cache``, ``mappings`` and ``release`` (data, and closing large files) -> ``reparse``, ``scan``
 and ``namespace`` (links, listings, renames) -> ``kept_folders`` and ``kept_files`` (what the server makes and removes

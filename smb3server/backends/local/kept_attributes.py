@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from smb3server.backends.base import Described
-from smb3server.backends.local.change_times import may_hide_a_change
+from smb3server.backends.change_times import may_hide_a_change
 from smb3server.backends.local.syscalls import Statx
 
 RELIABLE = frozenset((0xEF53, 0x58465342, 0x9123683E, 0x01021994))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from smb3server.access import required
 from smb3server.backends.base import Backend, DataVersion, Handle
+from smb3server.backends.change_times import WHOLE_SECONDS_NS, may_hide_a_change
 from smb3server.commands.fsctl.copy_chunk import copy_range
 from smb3server.commands.fsctl.file import zero
 from smb3server.commands.fsctl.ioctl import Control, fsctl
@@ -36,10 +37,9 @@ MAX_TRANSFER = 256 << 20
 """Bytes that one token stands for at most. Clients ask again for the rest. A multiple of any sector size."""
 _STEP = 1 << 20
 """Bytes copied in one step."""
-_TICK = 0.02
-"""Seconds within which a host's clock may give two changes the same time: two ticks of the slowest kernels."""
-_PATIENCE = 10
-"""Ticks that OFFLOAD_READ waits for a file that is being written."""
+_PAUSE = 0.02
+_PATIENCE = 1.2 * WHOLE_SECONDS_NS / 1e9
+"""Seconds that OFFLOAD_READ waits at most for a file that is being written."""
 _UNSUPPORTED = attr.SPARSE | attr.COMPRESSED
 _LARGEST = (1 << 64) - 1
 
@@ -111,8 +111,8 @@ class _Reading:
     sector: int
 
     async def run(self) -> Response:
-        for _ in range(_PATIENCE):
-            await asyncio.sleep(_TICK)
+        for _ in range(int(_PATIENCE / _PAUSE)):
+            await asyncio.sleep(_PAUSE)
             answer = self.answer()
             if answer is not None:
                 return answer
@@ -137,7 +137,7 @@ class _Reading:
         if not handle.allocated_ranges(offset, min(length, end - offset), 2):
             return _read(self.control, output)
         version = handle.data_version()
-        if 0 <= time.time_ns() - version.changed < _TICK * 1e9:
+        if version.changed <= time.time_ns() and may_hide_a_change(version.changed):
             return None
         tokens = self.control.request.server.offload_tokens
         grant = Grant(opened.file_id[0], offset, length, version.changed, version.size)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from smb3server.backends.change_times import TICK_NS
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.backends.local.change_times import TICK_NS
 from smb3server.commands.create import plain
 from smb3server.dispatch.fast_lane import FastLane
 from smb3server.state.objects import Open

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from smb3server.backends.change_times import TICK_NS
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.backends.local.change_times import TICK_NS
 from smb3server.backends.local.metadata import Metadata
 from smb3server.commands.create import looking
 from smb3server.commands.info.file_levels import FILE_LEVELS

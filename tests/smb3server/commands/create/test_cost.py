@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.local import change_times, syscalls
+from smb3server.backends import change_times
+from smb3server.backends.local import syscalls
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.dispatch import dispatcher
 from smb3server.state.share import Share

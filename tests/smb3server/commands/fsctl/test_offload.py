@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from smb3server.backends.base import Backend
+from smb3server.backends.base import Backend, DataVersion
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.commands.fsctl import offload
 from smb3server.wire import lock
@@ -302,6 +303,23 @@ def test_a_change_by_the_host_ends_the_token(tmp_path: Path) -> None:
     spoilt(spoil, lambda: LocalBackend(tmp_path))
 
 
+def test_a_change_in_the_same_second_ends_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system stores whole seconds, as FAT does."""
+    exact = LocalHandle.data_version
+
+    def whole_seconds(handle: LocalHandle) -> DataVersion:
+        version = exact(handle)
+        return version._replace(changed=version.changed // 10**9 * 10**9)
+
+    monkeypatch.setattr(LocalHandle, "data_version", whole_seconds)
+
+    async def spoil(_: Harness, client: Client, source: FileId) -> None:
+        with open(tmp_path / "source", "r+b") as file:
+            file.write(b"!")
+
+    spoilt(spoil, lambda: LocalBackend(tmp_path))
+
+
 def test_a_cut_source_ends_the_token(tmp_path: Path) -> None:
     async def spoil(_: Harness, client: Client, source: FileId) -> None:
         os.truncate(tmp_path / "source", 100)
@@ -507,8 +525,7 @@ def test_locks_of_others() -> None:
 
 def test_a_file_that_is_always_being_written_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within one tick of the clock a later change would look like the last one."""
-    monkeypatch.setattr(offload, "_TICK", 0.05)
-    monkeypatch.setattr(offload, "_PATIENCE", 2)
+    monkeypatch.setattr(offload, "_PATIENCE", 0.1)
 
     async def test(harness: Harness, client: Client) -> None:
         source = await made(client, "source", CONTENT)
