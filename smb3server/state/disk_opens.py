@@ -48,10 +48,10 @@ class ShareFolder:
             raise
         return handle
 
-    def claim(self, handle: Handle) -> None:
+    def claim(self, handle: Handle, write: bool = True) -> None:
         # A node that is paused keeps its claims: in a cluster the fence sees to it that it does not write.
         if self._server.loss_of(self._share) is None:
-            claims.claim(handle)
+            claims.claim(handle, write)
 
     def _check(self, path: Path, found: Described, needed: int) -> None:
         if needed & ~self._caller.rights_on(self._backend, path, found):

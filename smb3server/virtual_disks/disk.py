@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from smb3server.backends.base import FileKey, Handle
-from smb3server.virtual_disks import layout
+from smb3server.virtual_disks import claims, layout
 from smb3server.virtual_disks.layout import BlockState
 from smb3server.virtual_disks.reading import BadImage, is_plain_name
 from smb3server.virtual_disks.reservations import Reservations
@@ -35,9 +35,9 @@ class Files(Protocol):
         """Make a file, open for both. Raises ``FileExistsError``, other ``OSError`` and ``StatusError``."""
         ...
 
-    def claim(self, handle: Handle) -> None:
-        """Claim an open image before it is written, where no cluster sees to that. Raises ``OSError``: EBUSY if
-        somebody else writes it."""
+    def claim(self, handle: Handle, write: bool = True) -> None:
+        """Claim an open image before it is written, or others are read through it, where no cluster sees to that.
+        Raises ``OSError``: EBUSY if somebody else writes it, or needs it as it is."""
         ...
 
     def remove(self, name: str) -> None:
@@ -113,8 +113,10 @@ class VirtualDisk:
         with self.lock:
             self._retired += [image for image in self.chain if image not in chain]
             self.chain = chain
-            for image in (*chain[1:], *self._retired):
-                image.give_up()
+            for image in chain[1:]:
+                claims.only_read(image.file)
+            for image in self._retired:
+                claims.give_up(image.file)
 
     def empty_logs(self) -> None:
         """Have nothing in the logs of the images, so that closing them is quick. It may take long. Errors are logged
@@ -278,9 +280,11 @@ def open_chain(files: Files, name: str, write: bool) -> list[Image]:
             names.add(name.casefold())
             handle = files.open(name, write and not chain)
             try:
-                if write and not chain:
-                    files.claim(handle)
+                if write:
+                    files.claim(handle, write=not chain)
                 image = Image(handle, name, write and not chain)
+                if chain and not chain[-1].is_child_of(image):
+                    raise BadImage(f"its parent {name} was changed after it was made")
             except BaseException:
                 handle.close()
                 raise

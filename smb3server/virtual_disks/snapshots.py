@@ -6,10 +6,11 @@ functions take steps, on a worker thread. Their disk may be written meanwhile.
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Callable, Generator, Iterable
 
-from smb3server.virtual_disks import making, vhd_set
+from smb3server.virtual_disks import claims, making, vhd_set
 from smb3server.virtual_disks.disk import Files, VirtualDisk, open_chain, parent_name, read_chain
 from smb3server.virtual_disks.layout import BlockState
 from smb3server.virtual_disks.reservations import Attention
@@ -103,6 +104,8 @@ def apply(disk: VirtualDisk, files: Files, snapshot: Snapshot) -> Work:
     with disk.lock:
         before = disk.active
         try:
+            for opened in chain:
+                files.claim(opened.file, write=False)
             image = _child(disk, files, chain[0])
             of_set.store(image.name, of_set.snapshots)
         except BaseException:
@@ -153,15 +156,20 @@ def _merge_active(disk: VirtualDisk, files: Files, progress: Progress) -> Work:
     Until the end the image in use hides what is written to the parent, so that a crash loses nothing."""
     active, below = disk.chain[0], disk.chain[1]
     handle = files.open(below.name, write=True)
+    claims.give_up(below.file)
     try:
         files.claim(handle)
         target = Image(handle, below.name, writable=True)
+        target.data_changes(hidden=True)
         if target.virtual_size != active.virtual_size:
             target.resize(active.virtual_size)
-    except BaseException:
+    except BaseException as error:
         handle.close()
+        files.claim(below.file, write=False)
+        if isinstance(error, OSError) and error.errno == errno.EBUSY:
+            # Another disk is read through it, too.
+            return
         raise
-    target.data_changes()
     writer = VirtualDisk(disk.key, below.name)
     writer.chain = [target, *disk.chain[2:]]
 
@@ -169,6 +177,7 @@ def _merge_active(disk: VirtualDisk, files: Files, progress: Progress) -> Work:
         target.flush()
         of_set = set_of(disk)
         of_set.store(target.name, of_set.snapshots)
+        target.data_changed()
         disk.replace(writer.chain)
 
     try:

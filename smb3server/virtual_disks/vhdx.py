@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from smb3server.backends.base import Handle
-from smb3server.virtual_disks import claims, layout
+from smb3server.virtual_disks import layout
 from smb3server.virtual_disks.checksum import is_intact, sealed
 from smb3server.virtual_disks.layout import LOG_SECTOR, MIB, BlockState, FileParameters, Header, ParameterFlags
 from smb3server.virtual_disks.log_replay import Replayed, active_sequence
@@ -142,9 +142,15 @@ class Image:
         """Changes when the data of the disk does. Children name it to recognize their parent."""
         return self._header.data_write_guid
 
-    def give_up(self) -> None:
-        """End the claim on the image, which is only read from now on. Raises ``OSError``."""
-        claims.give_up(self.handle.open() if isinstance(self.handle, Replayed) else self.handle)
+    @property
+    def file(self) -> Handle:
+        """The file itself. Others may see more of it than is in its places."""
+        return self.handle.open() if isinstance(self.handle, Replayed) else self.handle
+
+    def is_child_of(self, parent: Image) -> bool:
+        """Return whether an image has the data that it had when this one was made. [MS-VHDX 2.6.2.6.3]"""
+        named = [(self.metadata.parent or {}).get(key, "") for key in ("parent_linkage", "parent_linkage2")]
+        return "{" + str(uuid.UUID(bytes_le=parent.data_write_guid)) + "}" in [name.lower() for name in named]
 
     # Reading the structures
 
@@ -329,9 +335,12 @@ class Image:
 
     # Changing the structures
 
-    def data_changes(self) -> None:
+    def data_changes(self, hidden: bool = False) -> None:
         """Note that the disk's data changes. Before the first change the log is replayed, and the header gets new
-        GUIDs. Raises ``OSError``. [MS-VHDX 2.2.2, 2.2.2.1]"""
+        GUIDs. Raises ``OSError``. [MS-VHDX 2.2.2, 2.2.2.1]
+
+        ``hidden``: the one child of the image hides the changes, and has to know it by its DataWriteGuid until it is
+        read from no more (``data_changed``)."""
         if self._changed:
             return
         with self._lock:
@@ -340,8 +349,15 @@ class Image:
                 self._store_header(header)
                 self.handle.apply()
                 self.handle = self.handle.open()
-            self._store_header(header._replace(data_write_guid=uuid.uuid4().bytes_le, log_guid=_NO_LOG))
+            if not hidden:
+                header = header._replace(data_write_guid=uuid.uuid4().bytes_le)
+            self._store_header(header._replace(log_guid=_NO_LOG))
             self._changed = True
+
+    def data_changed(self) -> None:
+        """Give the image a new DataWriteGuid after hidden changes. Raises ``OSError``."""
+        with self._lock:
+            self._store_header(self._header._replace(data_write_guid=uuid.uuid4().bytes_le))
 
     def _store_header(self, header: Header) -> None:
         """Write a header in place of the older one of the two, and then of the other one. After each of them the file

@@ -40,8 +40,8 @@ class Folder:
         handle.unlink()
         handle.close()
 
-    def claim(self, handle: Handle) -> None:
-        claims.claim(handle)
+    def claim(self, handle: Handle, write: bool = True) -> None:
+        claims.claim(handle, write)
 
     def put(self, name: str, data: bytes) -> None:
         handle = self.create(name)

@@ -61,7 +61,7 @@ class Storage:
         self._folder.remove(name)
         self._files[name].is_removed = True
 
-    def claim(self, handle: Handle) -> None:
+    def claim(self, handle: Handle, write: bool = True) -> None:
         """Nobody else writes here."""
 
     def left(self, source: random.Random) -> Folder:

@@ -56,7 +56,7 @@ class Mortal:
     def create(self, name: str) -> Handle:
         return _Mortal(self, self.changes(lambda: self.folder.create(name)))
 
-    def claim(self, handle: Handle) -> None:
+    def claim(self, handle: Handle, write: bool = True) -> None:
         """Nobody else writes here."""
 
     def remove(self, name: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from smb3server.virtual_disks import snapshots, vhd_set
+from smb3server.virtual_disks import making, snapshots, vhd_set
 from smb3server.virtual_disks.disk import VirtualDisk
 from smb3server.virtual_disks.reading import BadImage
 from smb3server.wire.status import NtStatus, StatusError
@@ -98,6 +98,84 @@ def test_whoever_writes_an_image_refuses_others_and_never_itself(tmp_path: Path)
     assert read(again, 0, 1024) == b"d" * 512 + b"c" * 512
     again.close()
     folder.backend.close()
+
+
+def test_an_image_that_others_are_read_through_is_not_written(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    disk = _set(folder)
+    _do(snapshots.create(disk, folder, ONE, VM, True))
+    for _ in range(2):
+        with pytest.raises(OSError, match="reads other images through it") as raised:
+            open_disk(folder, "base.avhdx")
+        assert raised.value.errno == errno.EBUSY
+        open_disk(folder, "base.avhdx", write=False).close()
+        # The images of another chain take the place of the first ones.
+        _do(snapshots.apply(disk, folder, snapshots.found_in(disk, ONE)))
+    disk.close()
+    open_disk(folder, "base.avhdx").close()
+    folder.backend.close()
+
+
+def test_a_snapshot_that_another_disk_needs_is_not_written(tmp_path: Path) -> None:
+    """Deleting it would write the data of its only image in this set into it."""
+    folder = Folder(tmp_path)
+    disk = _set(folder)
+    disk.write(b"a" * 512, 0)
+    _do(snapshots.create(disk, folder, ONE, VM, True))
+    disk.write(b"b" * 512, 0)
+    base = disk.chain[1]
+    shape = making.Shape(base.virtual_size, parent=making.Parent(base.name, base.data_write_guid))
+    other = new_disk(folder, "other.avhdx", shape)
+    _do(snapshots.delete(disk, folder, snapshots.found_in(disk, ONE), _progress))
+    assert (read(disk, 0, 512), read(other, 0, 512)) == (b"b" * 512, b"a" * 512)
+    assert len(disk.chain) == 2
+    # It is still needed as it is by both.
+    other.close()
+    with pytest.raises(OSError, match="reads other images through it"):
+        open_disk(folder, "base.avhdx")
+    disk.close()
+    folder.backend.close()
+
+
+def test_a_parent_that_was_changed_is_refused() -> None:
+    """Half of the one disk and half of the other would be neither. [MS-VHDX 2.6.2.6.3]"""
+    folder = Folder()
+    disk = _set(folder)
+    disk.write(b"a" * 512, 0)
+    _do(snapshots.create(disk, folder, ONE, VM, True))
+    disk.close()
+    open_disk(folder, "disk.vhds").close()
+    parent = open_disk(folder, "base.avhdx")
+    parent.write(b"b" * 512, 512)
+    parent.close()
+    for write in (True, False):
+        with pytest.raises(BadImage, match=r"its parent base\.avhdx was changed after it was made"):
+            open_disk(folder, "disk.vhds", write)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_crash_while_two_images_become_one(grows: bool) -> None:
+    """The image in use goes on hiding what its parent gets, and knows it as its parent."""
+    folder = Folder()
+    disk = _set(folder)
+    disk.write(b"a" * 512, 0)
+    _do(snapshots.create(disk, folder, ONE, VM, True))
+    if grows:
+        disk.active.resize(disk.size + BLOCK)
+    size = disk.size
+    for block in range(3):
+        disk.write(b"b" * 512, block * BLOCK)
+    whole = read(disk, 0, 4 * BLOCK)
+    work = snapshots.delete(disk, folder, snapshots.found_in(disk, ONE), _progress)
+    while True:
+        left = Folder()
+        for name in folder.names():
+            left.put(name, folder.get(name))
+        after = open_disk(left, "disk.vhds")
+        assert (after.size, read(after, 0, 4 * BLOCK)) == (size, whole)
+        if next(work, "done") == "done":
+            break
+    assert folder.names() == ["base.avhdx", "disk.vhds"]
 
 
 def test_an_image_with_children_stays() -> None:
