@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from smb3server.commands.create.contexts import CreateContexts
@@ -18,6 +19,8 @@ from smb3server.wire.file_info import EaEntry
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 from smb3server.wire.svhdx import Originator, SnapshotType, Status
+
+log = logging.getLogger(__name__)
 
 _SUFFIX = wire.SUFFIX.casefold()
 _V2_SIZE = wire.OPEN_DEVICE.size + wire.PROPERTIES.size
@@ -63,6 +66,8 @@ class DiskOpening(Opening):
         except BaseException as error:
             self.server.opens.close(opened)
             if isinstance(error, BadImage):
+                share, path = opened.tree.share.name, "/".join(opened.path)
+                log.warning("share %s: %s cannot be used as a disk: %s", share, path, error.strerror)
                 raise StatusError(Status.WRONG_FILE_TYPE) from error
             raise
         return opened

@@ -139,7 +139,7 @@ def test_an_image_has_one_writer(tmp_path: Path) -> None:
     run(tmp_path, act)
 
 
-def test_what_create_refuses(tmp_path: Path) -> None:
+def test_what_create_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(service: Service, tree: Tree) -> None:
         assert await refused(opened(tree, context()[:-1])) == NtStatus.BUFFER_TOO_SMALL
         assert await refused(opened(tree, context(2)[:-1])) == NtStatus.BUFFER_TOO_SMALL
@@ -147,6 +147,7 @@ def test_what_create_refuses(tmp_path: Path) -> None:
         bad = wire.OPEN_DEVICE.pack(wire.OpenDevice(has_initiator_id=2))
         assert await refused(opened(tree, bad)) == NtStatus.INVALID_PARAMETER
         assert await refused(opened(tree, name="text" + SUFFIX)) == Status.WRONG_FILE_TYPE
+        assert "text cannot be used as a disk: " in caplog.text
         overwriting = CreateDisposition.OVERWRITE
         assert await refused(opened(tree, disposition=overwriting)) == NtStatus.INVALID_PARAMETER
         assert await refused(opened(tree, contexts=[])) == NtStatus.OBJECT_NAME_NOT_FOUND
