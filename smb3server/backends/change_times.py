@@ -17,4 +17,15 @@ def may_hide_a_change(stamp: int) -> bool:
 
     ``stamp``: nanoseconds since 1970, of a stat that was taken before. One without parts of a second may come from a
     file system that stores none."""
-    return time.time_ns() - stamp < (TICK_NS if stamp % _SECOND else WHOLE_SECONDS_NS)
+    return time.time_ns() - stamp < _step(stamp)
+
+
+def seconds_hidden(stamp: int) -> float:
+    """Return for how many seconds from now on a write may leave the last write time ``stamp`` as it is. 0 also for a
+    time of the future: somebody has set it, and a write sets another one."""
+    age = time.time_ns() - stamp
+    return max(0, _step(stamp) - age) / _SECOND if age >= 0 else 0.0
+
+
+def _step(stamp: int) -> int:
+    return TICK_NS if stamp % _SECOND else WHOLE_SECONDS_NS

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from smb3server.backends.change_times import seconds_hidden
 from smb3server.client import errors, names
 from smb3server.client.entries import filetime_of
 from smb3server.client.handle import Handle, LostWritesError
@@ -331,6 +332,10 @@ async def upload(target: Target, source: str, how: CopyOptions, attributes: int)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), source)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", source)
+        if wait := seconds_hidden(status.st_mtime_ns):
+            # A write during the copy could leave its time as it is: nobody would notice, now or at the next ``sync``.
+            await asyncio.sleep(wait)
+            status = os.fstat(descriptor)
         size = status.st_size
         has_holes = how.sparse and status.st_blocks * 512 < size
         version = version_of(f"{socket.gethostname()}:{os.path.abspath(source)}", size, status.st_mtime_ns)

@@ -284,6 +284,25 @@ def test_a_source_that_changes_is_not_taken_for_a_copy(served: Home, folder: Pat
     assert not (folder / "b").exists() and not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("size", [4096, MIB])
+def test_a_source_that_changes_in_the_same_second(served: Home, folder: Path, tmp_path: Path, size: int) -> None:
+    """Where the file system stores whole seconds, the time of a file that was just written tells nothing."""
+    source = tmp_path / "a"
+
+    def write(byte: bytes) -> None:
+        source.write_bytes(byte * size)
+        second = time.time_ns() // 10**9 * 10**9
+        os.utime(source, ns=(second, second))
+
+    async def work(share: Share) -> None:
+        write(b"a")
+        with pytest.raises(OSError, match="changed while it was copied"):
+            await share.upload(source, "b", progress=lambda done, size: write(b"b"))
+
+    use(served, work)
+    assert not (folder / "b").exists()
+
+
 def test_verifying_finds_a_bad_copy(
     served: Home, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
