@@ -5,8 +5,8 @@ of SMB users. A store knows only the host's users. State that the server itself 
 ``persistence``.
 
 Reading order: ``names`` (rules for paths, and how Windows names are stored on disk) -> ``name_rules`` (how names
-compare) -> ``base`` (the contract) -> ``change_times`` (when they show a change) -> ``eas`` (rules of extended
-attributes) -> ``memory`` (the shortest implementation) -> ``local`` (a directory of the host) -> ``forwarding`` (a
-handle in front of another one) and ``deferred`` (one that is not open yet) -> ``slow_store`` (stores whose storage
-answers late) -> ``snapshot_names`` (times in names) and ``snapshots`` (which there are, and a store for each).
+compare) -> ``base`` (the contract) -> ``eas`` (rules of extended attributes) -> ``memory`` (the shortest
+implementation) -> ``local`` (a directory of the host) -> ``forwarding`` (a handle in front of another one) and
+``deferred`` (one that is not open yet) -> ``slow_store`` (stores whose storage answers late) -> ``snapshot_names``
+(times in names) and ``snapshots`` (which there are, and a store for each).
 """

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from smb3server.backends.change_times import seconds_hidden
 from smb3server.client import errors, names
 from smb3server.client.entries import filetime_of
 from smb3server.client.handle import Handle, LostWritesError
@@ -30,6 +29,7 @@ from smb3server.client.link import MAX_IN_FLIGHT, PIECE, Link
 from smb3server.client.local_modes import PRIVATE, take_place_of
 from smb3server.client.options import CopyOptions, Progress
 from smb3server.client.small_files import PART_ACCESS, Content, goes_by_chain
+from smb3server.process.change_times import seconds_hidden
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import NETWORK_OPEN, BasicInformation, FileInfoClass

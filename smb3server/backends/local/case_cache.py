@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 
 from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
-from smb3server.backends.change_times import may_hide_a_change
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.folder_names import FolderNames
+from smb3server.process.change_times import may_hide_a_change
 from smb3server.wire.upcase import upcase
 
 MAX_BYTES = 96 << 20

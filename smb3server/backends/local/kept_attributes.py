@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from smb3server.backends.base import Described
-from smb3server.backends.change_times import may_hide_a_change
 from smb3server.backends.local.syscalls import Statx
+from smb3server.process.change_times import may_hide_a_change
 
 RELIABLE = frozenset((0xEF53, 0x58465342, 0x9123683E, 0x01021994))
 """File systems of one machine: ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h). A file system of the network may

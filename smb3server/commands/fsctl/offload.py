@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from smb3server.access import required
 from smb3server.backends.base import Backend, DataVersion, Handle
-from smb3server.backends.change_times import WHOLE_SECONDS_NS, may_hide_a_change
 from smb3server.commands.fsctl.copy_chunk import copy_range
 from smb3server.commands.fsctl.file import zero
 from smb3server.commands.fsctl.ioctl import Control, fsctl
@@ -24,6 +23,7 @@ from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import flushed
 from smb3server.files import write_times
+from smb3server.process.change_times import WHOLE_SECONDS_NS, may_hide_a_change
 from smb3server.process.long_work import Steps
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends import change_times
 from smb3server.backends.base import Backend, Described, OpenRequest
 from smb3server.backends.local import kept_attributes, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.kept_attributes import KeptAttributes
 from smb3server.backends.local.syscalls import Statx
+from smb3server.process import change_times
 from smb3server.wire import attributes as attr
 
 OLD = 1_600_000_000_000_000_000

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from smb3server.backends.change_times import TICK_NS
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands.create import plain
 from smb3server.dispatch.fast_lane import FastLane
+from smb3server.process.change_times import TICK_NS
 from smb3server.state.objects import Open
 from smb3server.state.share import Share
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from smb3server.backends.change_times import TICK_NS
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.metadata import Metadata
 from smb3server.commands.create import looking
 from smb3server.commands.info.file_levels import FILE_LEVELS
 from smb3server.dispatch import look_lane
 from smb3server.dispatch.look_lane import LookLane
+from smb3server.process.change_times import TICK_NS
 from smb3server.settings.share import ShareRules
 from smb3server.state.share import Share
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest

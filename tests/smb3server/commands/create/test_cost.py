@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends import change_times
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.dispatch import dispatcher
+from smb3server.process import change_times
 from smb3server.state.share import Share
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
