@@ -64,11 +64,13 @@ class FileRange(NamedTuple):
     memory: memoryview | None = None
     """The same bytes, mapped, if they are. Only system calls may look at them, which fail with EFAULT where the file
     was cut off. Anything else that does ends the process (SIGBUS)."""
+    unreadable: Callable[[], None] | None = None
+    """Called if the storage cannot read the data after all. The message was promised, so the connection ends."""
 
     def after(self, count: int) -> FileRange:
         """Return the range without its first ``count`` bytes."""
         memory = self.memory[count:] if self.memory is not None else None
-        return FileRange(self.descriptor, self.offset + count, self.length - count, memory)
+        return self._replace(offset=self.offset + count, length=self.length - count, memory=memory)
 
 
 class Payload(Protocol):

@@ -310,6 +310,11 @@ class Handle(ABC):
         the store does not know."""
         return None
 
+    def storage_failed(self) -> None:
+        """Note that the storage could not read the data. ``cached`` returns none of this file any more: the kernel's
+        readahead leaves pages in memory that it could not fill."""
+        return
+
     @abstractmethod
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers at ``offset``. Return the number of bytes. Raises ENOSPC, EDQUOT, EFBIG."""

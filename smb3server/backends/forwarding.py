@@ -54,6 +54,9 @@ class ForwardingHandle(Handle):
     def cached(self, offset: int, length: int) -> FileRange | None:
         return self.open().cached(offset, length)
 
+    def storage_failed(self) -> None:
+        self.open().storage_failed()
+
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         return self.open().write_from(buffers, offset)
 

@@ -11,7 +11,11 @@ _STATUS_OF_ERRNO: dict[int, NtStatus] = {
     errno.EPERM: NtStatus.ACCESS_DENIED,
     errno.ENOENT: NtStatus.OBJECT_NAME_NOT_FOUND,
     errno.ESRCH: NtStatus.INVALID_PARAMETER,
-    errno.EIO: NtStatus.UNSUCCESSFUL,
+    errno.EIO: NtStatus.IO_DEVICE_ERROR,
+    errno.EUCLEAN: NtStatus.FILE_CORRUPT_ERROR,
+    errno.EBADMSG: NtStatus.FILE_CORRUPT_ERROR,
+    errno.EREMOTEIO: NtStatus.IO_DEVICE_ERROR,
+    errno.ENOTCONN: NtStatus.IO_DEVICE_ERROR,
     errno.ENXIO: NtStatus.NO_SUCH_DEVICE,
     errno.ENODEV: NtStatus.NO_SUCH_DEVICE,
     errno.EBADF: NtStatus.FILE_CLOSED,
@@ -44,6 +48,9 @@ _STATUS_OF_ERRNO: dict[int, NtStatus] = {
     errno.ECANCELED: NtStatus.CANCELLED,
     errno.ESTALE: NtStatus.FILE_CLOSED,
 }
+
+STORAGE_FAILS = frozenset((errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EREMOTEIO, errno.ENOTCONN, errno.ENXIO))
+"""Errors that say nothing of the request, but of the storage: a disk, its file system, or the program behind FUSE."""
 
 
 def status_of(error: OSError) -> NtStatus:

@@ -24,10 +24,11 @@ from functools import partial
 from typing import Protocol
 
 from smb3server.backends.base import FolderNotRead, Reading
-from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.errno_status import STORAGE_FAILS, as_status_error
 from smb3server.dispatch.in_turn import continue_in_turn, in_turns, queue_of
 from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.process.turns import call_in_own_turn
+from smb3server.wire.header import Command
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
@@ -212,11 +213,23 @@ def failure(request: Request, error: BaseException) -> StatusError:
     if isinstance(error, Disconnect):
         raise error
     if isinstance(error, OSError):
+        if error.errno in STORAGE_FAILS and request.tree is not None:
+            _tell(request, request.tree.share.name, error)
         return as_status_error(error)
     if isinstance(error, DecodeError):
         return StatusError(NtStatus.INVALID_PARAMETER)
     log.error("%s: command %d failed", request.connection.client_name, request.header.command, exc_info=error)
     return StatusError(NtStatus.INTERNAL_ERROR)
+
+
+def _tell(request: Request, share: str, error: OSError) -> None:
+    """Log that the storage of a share has failed a request. A client knows no more than the status."""
+    opened = request.open
+    if opened is not None and opened.handle is not None:
+        opened.handle.storage_failed()
+    place = "/".join(opened.path) if opened is not None else error.filename or ""
+    command = Command(request.header.command).name
+    log.warning("share %s: %s of %r fails: %s; see the kernel's log", share, command, place, error.strerror)
 
 
 class _Waiting:

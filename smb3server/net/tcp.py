@@ -55,6 +55,8 @@ _AT_ONCE = 16384
 """Bytes of a message up to which it is copied behind its length, to be sent at once."""
 _FLUSH_FROM = 131072
 """Bytes of answers that do not wait for the end of the turn: the client can take them while others are made."""
+_OF_STORAGE = frozenset((errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EREMOTEIO, errno.ENXIO))
+"""Errors of sendfile(2) that are not the socket's."""
 # Looking up the member of an enumeration takes longer than comparing it, and these are compared for each message.
 _OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 
@@ -541,7 +543,16 @@ class TcpTransport:
             sender.sent(count)
             return
         else:
-            count = os.sendfile(self._fd, data.descriptor, data.offset, data.length)
+            try:
+                count = os.sendfile(self._fd, data.descriptor, data.offset, data.length)
+            except OSError as error:
+                if error.errno in _OF_STORAGE and data.unreadable is not None:
+                    data.unreadable()
+                    log.warning(
+                        "%s: the connection ends, as data that was promised cannot be read: %s; see the kernel's log",
+                        self.peer_address[0], error.strerror,
+                    )  # fmt: skip
+                raise
             self.pending_send_bytes -= count
             sender.range_sent(count)
         self.takes_file = len(sender.files) < MAX_FILES

@@ -127,6 +127,7 @@ class LocalBackend(Backend):
         self._share_root = ShareRoot(root, options.require_mount)
         self._root = self._share_root.descriptor
         self.own = OwnChanges(root)
+        self.unreadable: set[FileKey] = set()
         try:
             namespace = options.xattrs
             if namespace == "auto":

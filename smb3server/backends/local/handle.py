@@ -52,6 +52,7 @@ _POSIX_ACL = "system.posix_acl_access"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE, errno.ENOMEM)
 """Errors of file systems that cannot keep an ACL of this size."""
 _SPECIAL_BITS = 0o7000
+_MOST_UNREADABLE = 4096
 """Set-user-id, set-group-id, sticky. On a folder they control who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
 """Nanoseconds after a change time was stored in which a new st_ctime counts as caused by the storing."""
@@ -65,6 +66,8 @@ class HandleHost(Protocol):
     streams: StreamStore
     namespace: Namespace
     own: OwnChanges
+    unreadable: set[FileKey]
+    """Files whose storage failed."""
     retention: Retention | None
     """Which files may not be changed any more. None: none."""
 
@@ -182,7 +185,8 @@ class LocalHandle(Handle):
 
     def cached(self, offset: int, length: int) -> FileRange | None:
         descriptor = self._data
-        if descriptor is None:
+        unreadable = self._backend.unreadable
+        if descriptor is None or (unreadable and self.key in unreadable):
             return None
         size = os.fstat(descriptor).st_size
         length = min(length, size - offset)
@@ -191,7 +195,13 @@ class LocalHandle(Handle):
         if self._mapped is None:
             self._mapped = MappedFile()
         memory = self._mapped.part(descriptor, offset, length, size)
-        return FileRange(descriptor, offset, length, memory) if memory is not None else None
+        return FileRange(descriptor, offset, length, memory, self.storage_failed) if memory is not None else None
+
+    def storage_failed(self) -> None:
+        unreadable = self._backend.unreadable
+        if len(unreadable) >= _MOST_UNREADABLE:
+            unreadable.clear()
+        unreadable.add(self.key)
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
         data = self._data
