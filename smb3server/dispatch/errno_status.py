@@ -51,6 +51,7 @@ _STATUS_OF_ERRNO: dict[int, NtStatus] = {
 
 STORAGE_FAILS = frozenset((errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EREMOTEIO, errno.ENOTCONN, errno.ENXIO))
 """Errors that say nothing of the request, but of the storage: a disk, its file system, or the program behind FUSE."""
+NO_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 def status_of(error: OSError) -> NtStatus:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Protocol
 
 from smb3server.backends.base import FolderNotRead, Reading
-from smb3server.dispatch.errno_status import STORAGE_FAILS, as_status_error
+from smb3server.dispatch.errno_status import NO_DESCRIPTORS, STORAGE_FAILS, as_status_error
 from smb3server.dispatch.in_turn import continue_in_turn, in_turns, queue_of
 from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.process.turns import call_in_own_turn
@@ -213,8 +213,13 @@ def failure(request: Request, error: BaseException) -> StatusError:
     if isinstance(error, Disconnect):
         raise error
     if isinstance(error, OSError):
-        if error.errno in STORAGE_FAILS and request.tree is not None:
-            _tell(request, request.tree.share.name, error)
+        if request.tree is not None:
+            if error.errno in STORAGE_FAILS:
+                if request.open is not None and request.open.handle is not None:
+                    request.open.handle.storage_failed()
+                _tell(request, request.tree.share.name, error, "see the kernel's log")
+            elif error.errno in NO_DESCRIPTORS:
+                _tell(request, request.tree.share.name, error, "remedy: let the server have more (LimitNOFILE=)")
         return as_status_error(error)
     if isinstance(error, DecodeError):
         return StatusError(NtStatus.INVALID_PARAMETER)
@@ -222,14 +227,12 @@ def failure(request: Request, error: BaseException) -> StatusError:
     return StatusError(NtStatus.INTERNAL_ERROR)
 
 
-def _tell(request: Request, share: str, error: OSError) -> None:
-    """Log that the storage of a share has failed a request. A client knows no more than the status."""
+def _tell(request: Request, share: str, error: OSError, hint: str) -> None:
+    """Log that the host has failed a request. A client knows no more than the status."""
     opened = request.open
-    if opened is not None and opened.handle is not None:
-        opened.handle.storage_failed()
     place = "/".join(opened.path) if opened is not None else error.filename or ""
     command = Command(request.header.command).name
-    log.warning("share %s: %s of %r fails: %s; see the kernel's log", share, command, place, error.strerror)
+    log.warning("share %s: %s of %r fails: %s; %s", share, command, place, error.strerror, hint)
 
 
 class _Waiting:
