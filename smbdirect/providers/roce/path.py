@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.roce import icrc
+from smbdirect.providers.roce.batch_calls import UDP_SEGMENT
 from smbdirect.providers.roce.batches import seal
 from smbdirect.providers.roce.headers import ACK_REQUEST, DEFAULT_PKEY, HEAD, MIGRATED, PSN_MASK
 from smbdirect.providers.roce.icrc import crc32
-from smbdirect.providers.roce.sockets import UDP_SEGMENT, Route
+from smbdirect.providers.roce.sockets import Route
 
 MAX_SEGMENTS = 60
 """Most packets in one UDP_SEGMENT send (the kernel accepts 64)."""
@@ -114,19 +115,23 @@ class PacketPath:
                 continue
             if not self._count:
                 self._begin(length)
-            number = min(count - done, self._capacity - self._count)
-            ask_at = max(0, countdown - done - 1)
-            part = memory[done * mtu : (done + number) * mtu]
-            self._batch.append(
-                seal(head, psn + done & PSN_MASK, part, mtu, number, states, self._count, ask_at, ask_every)
-            )
+            ask_at, left, number = max(0, countdown - done - 1), memory[done * mtu :], 0
+            if not self._count and count - done >= self._capacity:
+                number = port.launch(
+                    self._control, self._address, head, psn + done, left, mtu, count - done, self._capacity, states,
+                    ask_at, ask_every,
+                )  # fmt: skip
+            if not number:
+                number = min(count - done, self._capacity - self._count)
+                packets = seal(head, psn + done, left, mtu, number, states, self._count, ask_at, ask_every)
+                self._batch.append(packets)
+                self._count += number
+                if self._count >= self._capacity:
+                    self.flush()
             if ask_every:
                 countdown += ask_every * len(range(ask_at, number, ask_every))
             self._counters["packets_sent"] += number
-            self._count += number
             done += number
-            if self._count >= self._capacity:
-                self.flush()
         return done
 
     def flush(self) -> None:

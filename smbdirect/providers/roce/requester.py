@@ -455,29 +455,40 @@ class Requester:
     def on_read_run(self, run: Run, now: float) -> bool:
         """Place several middle packets of a read response at once, if they are the expected ones. Return False, and do
         nothing, if anything is unusual."""
+        due = self.awaited()
+        if due is None:
+            return False
+        psn, memory, position, size, number = due
+        if extend_psn(run.psn, psn) != psn or run.payload_length() != size or run.number > number:
+            return False
+        run.place(memory, position)
+        self.on_placed(run.number, now)
+        return True
+
+    def awaited(self) -> tuple[int, memoryview, int, int, int] | None:
+        """Return the packets of a read response that are due and lie one behind the other in one segment, all but the
+        last, if nothing is unusual: the first number, the memory, the place there, bytes of each payload, how many
+        there are. Middle packets among them are only to be placed."""
         work = self._sent[0] if self._sent else None
-        before, count, size = self._una, run.number, run.payload_length()
-        if (
-            extend_psn(run.psn, before) != before
-            or work is None
-            or work.operation is not _READ
-            or before < work.first
-            or before + count > min(work.last, self._high)
-            or size != self.mtu
-            or self._early
-        ):
-            return False
-        found = locate(work.segments, (before - work.first) * size)
-        if found is None or len(found[0]) - found[1] < size * count:
-            return False
-        run.place(*found)
-        self._counters["bytes_read"] += size * count
-        self._una = before + count
+        una, mtu = self._una, self.mtu
+        if work is None or work.operation is not _READ or self._early or una < work.first:
+            return None
+        found = locate(work.segments, (una - work.first) * mtu)
+        if found is None:
+            return None
+        memory, position = found
+        number = min(work.last - una, self._high - una, (len(memory) - position) // mtu)
+        return (una, memory, position, mtu, number) if number > 0 else None
+
+    def on_placed(self, number: int, now: float) -> None:
+        """Note that the next ``number`` middle packets of a read response were placed."""
+        before = self._una
+        self._counters["bytes_read"] += number * self.mtu
+        self._una = before + number
         self._gap_deadline = None
         self._progressed(before, now)
         if self._acknowledged > self._una:
             self._advance(self._acknowledged, now)
-        return True
 
     def _place(self, payload: memoryview | bytes) -> bool:
         """Place the next packet of the oldest work request. Return False if that is not an RDMA Read or the packet does

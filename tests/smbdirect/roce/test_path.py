@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from smbdirect.providers.roce.batch_calls import seal
 from smbdirect.providers.roce.headers import PSN_MASK, Opcode
 from smbdirect.providers.roce.path import PacketPath
 from smbdirect.providers.roce.queue_pair import COUNTERS
@@ -30,6 +31,18 @@ class StubPort:
 
     def source_control(self, route: Route) -> list[Any]:
         return []
+
+    def launch(
+        self, control: list[Any], address: Any, head: bytes, psn: int, memory: memoryview, mtu: int, number: int,
+        most: int, states: tuple[int, ...], ask_at: int, ask_every: int,
+    ) -> int:  # fmt: skip
+        sent = 0
+        while number - sent >= most and len(self.datagrams) < self.room - 1:
+            asked = ask_at - sent if sent < ask_at or not ask_every else (ask_at - sent) % ask_every
+            packets = seal(head, psn + sent, memory[sent * mtu :], mtu, most, states, 0, max(0, asked), ask_every)
+            self.datagrams.append((packets, most > 1))
+            sent += most
+        return sent
 
     def transmit(self, data: bytes, control: list[Any], address: tuple[str, int]) -> bool:
         self.datagrams.append((data, bool(control)))
