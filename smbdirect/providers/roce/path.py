@@ -132,17 +132,9 @@ class PacketPath:
         states = self._flow.states(length, head)
         done = 0
         while done < count and not port.blocked:
-            if self._count and self._length != length and self._held is not None:
-                self.flush()
             if self._count and self._length != length:
-                # One shorter packet may end a batch.
-                ask = done + 1 == countdown
-                if ask:
-                    countdown += ask_every
-                piece = memory[done * mtu : done * mtu + mtu]
-                self.send(opcode, 0, psn + done & PSN_MASK, ask, b"", (piece,), mtu)
-                done += 1
-                continue
+                # One shorter packet could end the batch, but many are sent as one run.
+                self.flush()
             if not self._count:
                 self._begin(length)
             ask_at, left, number = max(0, countdown - done - 1), memory[done * mtu :], 0

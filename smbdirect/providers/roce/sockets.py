@@ -48,6 +48,8 @@ TURN_BYTES = 256 << 10
 """Bytes read from a socket before other work of the event loop gets its turn. A packet counts as ``TURN_PACKET`` at
 least."""
 TURN_PACKET = 4096
+_SHORTEST_MIDDLE = 256
+"""No packet in front of the last one of a message is that short."""
 _MAX_SENDERS = 4096
 """Most senders whose routes are kept."""
 
@@ -192,7 +194,7 @@ class Port:
         self._senders: dict[tuple[object, bytes], _Sender] = {}
         """By the socket address of the sender and our own packed address."""
         self._latest: _Sender | None = None
-        """The sender of the last packet."""
+        """The sender of the last packet, if packets in the middle of a message may follow it."""
         self.socket = self._open_udp(host)
         self._raw = self._open_raw(host) if raw and not self.ipv6 else None
         self._slots = Slots() if self._raw is not None else None
@@ -349,7 +351,8 @@ class Port:
                 self.counters["malformed"] += 1
                 continue
             local = to or self.local
-            sender = self._latest = self._senders.get((address, local)) or self._new_sender(address, local)
+            sender = self._senders.get((address, local)) or self._new_sender(address, local)
+            self._latest = sender if (length % size or size) > _SHORTEST_MIDDLE else None
             if size == length:
                 packet = body[:length]
                 if is_intact(packet, sender.flow):
