@@ -544,13 +544,17 @@ static PyObject *take(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_END_ALLOW_THREADS
     if (follows)
         forget(&awaited);
+    if (message.length < 0) {
+        begin = message.size = message.local_length = message.sender_length = 0;
+        message.marked = 0;
+    }
     if (message.local_length) {
         own = PyBytes_FromStringAndSize((const char *)message.local, message.local_length);
     } else {
         Py_INCREF(Py_None);
         own = Py_None;
     }
-    source = address_of(&message.sender, message.length < 0 ? 0 : message.sender_length);
+    source = address_of(&message.sender, message.sender_length);
     if (own != NULL && source != NULL)
         result = Py_BuildValue("nknnnOOO", placed, (unsigned long)words, begin, message.length, message.size,
                                message.marked ? Py_True : Py_False, own, source);

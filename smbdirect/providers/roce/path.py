@@ -15,7 +15,7 @@ from smbdirect.codec import Buffer
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.batch_calls import UDP_SEGMENT
 from smbdirect.providers.roce.batches import seal
-from smbdirect.providers.roce.headers import ACK_REQUEST, AETH, DEFAULT_PKEY, HEAD, MIGRATED, PSN_MASK, Opcode
+from smbdirect.providers.roce.headers import ACK_REQUEST, AETH, DEFAULT_PKEY, HEAD, MIGRATED, Opcode
 from smbdirect.providers.roce.icrc import crc32
 from smbdirect.providers.roce.sockets import Route
 
@@ -78,6 +78,8 @@ class PacketPath:
         length = 16 + len(extension) + size + pad
         if self._held is not None and length <= _ACKNOWLEDGEMENT:
             self._release()
+            if self._capacity == 1:
+                self._send_batch()
         if self._count and (length > self._length or (length < self._length and self._held is not None)):
             self.flush()
         self._add(opcode, flags, psn, extension, segments, length, pad)
