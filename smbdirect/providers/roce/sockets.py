@@ -44,7 +44,7 @@ _ECT0 = 2
 _CE = 3
 RECEIVE_BUFFER = 16 << 20
 SEND_BUFFER = 4 << 20
-TURN_BYTES = 256 << 10
+TURN_BYTES = 512 << 10
 """Bytes read from a socket before other work of the event loop gets its turn. A packet counts as ``TURN_PACKET`` at
 least."""
 TURN_PACKET = 4096
