@@ -449,17 +449,6 @@ def test_nothing_is_sent_where_batches_are_refused(calls: ModuleType, ends: Ends
     assert into == data
 
 
-def test_a_full_socket(calls: ModuleType, ends: Ends) -> None:
-    """A batch that the socket does not take is not sent, nor is any behind it."""
-    ends.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    ends.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))
-    data, _, awaited = message(calls)
-    sent = ends.launch(calls, data, awaited.psn, 20)
-    assert sent in (0, 20, 40, 60)
-    taken = ends.take(calls, awaited)
-    assert taken[0] == sent
-
-
 def test_the_source_address_is_passed_on(calls: ModuleType) -> None:
     ends = Ends("127.0.0.1", "0.0.0.0", gro=True)
     with ends.near, ends.far, socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as near:

@@ -303,6 +303,22 @@ def test_few_system_calls_for_many_packets(monkeypatch: pytest.MonkeyPatch, host
     asyncio.run(main())
 
 
+def test_a_full_socket_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a receiver has no room for is sent again."""
+    monkeypatch.setattr(sockets, "RECEIVE_BUFFER", 1 << 17)
+
+    async def main() -> None:
+        port = free_port()
+        pair = await connect_two(RoceProvider(port), RoceProvider(port), "127.0.0.2", "127.0.0.2")
+        await exercise(pair, 2_000_001)
+        counters = [side.endpoint.counters for side in (pair.client, pair.server)]
+        assert sum(each["retransmissions"] for each in counters) > 0
+        assert not any(each["crc_errors"] + each["malformed"] for each in counters)
+        await finish(pair)
+
+    asyncio.run(main())
+
+
 def test_path_mtu_is_the_smaller_of_both() -> None:
     async def main() -> None:
         port = free_port()
