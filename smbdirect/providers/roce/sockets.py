@@ -254,6 +254,11 @@ class Port:
             return None
         try:
             everything, nothing = (6, 0, 0, 0x40000), (6, 0, 0, 0)
+            # Until it has a filter, it receives whatever comes to any port of this machine.
+            _attach_filter(raw, [nothing])
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    raw.recv(1)
             # ldxb 4*([0]&0xf); ldh [x+2]; jeq port; ldh [x+6]; jeq 0
             to_port = [(0xB1, 0, 0, 0), (0x48, 0, 0, 2), (0x15, 0, 3, self.udp_port)]
             _attach_filter(raw, [*to_port, (0x48, 0, 0, 6), (0x15, 0, 1, 0), everything, nothing])

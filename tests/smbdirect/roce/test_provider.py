@@ -234,6 +234,32 @@ def test_linux_refuses_batches(monkeypatch: pytest.MonkeyPatch, raw: bool) -> No
     asyncio.run(main())
 
 
+class Busy(socket.socket):
+    """A socket of a machine on which datagrams to other ports come all the time."""
+
+    def __init__(self, family: int = -1, kind: int = -1, *rest: Any) -> None:
+        super().__init__(family, kind, *rest)
+        if kind != -1 and kind & 0xF == socket.SOCK_RAW:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+                other.bind(("127.0.0.1", 0))
+                for _ in range(3):
+                    other.sendto(b"strange", other.getsockname())
+
+
+def test_what_comes_to_other_ports_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets.socket, "socket", Busy)
+
+    async def main() -> None:
+        provider = RoceProvider(free_port())
+        pair = await connect_two(provider, provider, "127.0.0.1", "127.0.0.1")
+        await exercise(pair)
+        (port,) = provider._ports.values()
+        assert not any(port.counters.values())
+        await finish(pair)
+
+    asyncio.run(main())
+
+
 class LikeDevices(socket.socket):
     """A socket that sends no UDP checksums."""
 
