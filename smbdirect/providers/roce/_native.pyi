@@ -1,4 +1,8 @@
+import socket
+from typing import Any
+
 from smbdirect.codec import Buffer
+from smbdirect.providers.roce.batch_calls import Awaited, Control, Taken
 
 SOURCE: str
 
@@ -17,3 +21,22 @@ def seal(
     ask_every: int,
     /,
 ) -> bytes: ...
+def follow(batch: Buffer, size: int, awaited: Awaited, /) -> tuple[int, int]: ...
+def take(
+    sock: socket.socket, body: memoryview, budget: int, sender: Any, local: bytes, awaited: Awaited | None, /
+) -> Taken: ...
+def launch(
+    sock: socket.socket,
+    control: list[Control],
+    address: tuple[Any, ...],
+    head: bytes,
+    psn: int,
+    memory: Buffer,
+    mtu: int,
+    number: int,
+    most: int,
+    states: tuple[int, ...],
+    ask_at: int,
+    ask_every: int,
+    /,
+) -> int: ...

@@ -96,10 +96,10 @@ def is_intact(packet: memoryview, flow: Flow) -> bool:
     return not difference or (flow.has_identification and identification(difference, size) is not None)
 
 
-def runs(batch: memoryview, size: int, flow: Flow) -> Iterator[Run]:
-    """Yield all packets of ``batch`` in their order, in runs that are as long as possible. ``size`` is the length of
-    all packets but the last, and at least ``MIN_PACKET``."""
-    start, end = 0, len(batch) // size
+def runs(batch: memoryview, size: int, flow: Flow, start: int = 0) -> Iterator[Run]:
+    """Yield all packets of ``batch`` from the one with number ``start`` on in their order, in runs that are as long as
+    possible. ``size`` is the length of all packets but the last, and at least ``MIN_PACKET``."""
+    end = len(batch) // size
     while start < end:
         packets = batch[start * size : end * size] if start else batch
         number, words = similar(packets, size)

@@ -3,8 +3,8 @@
 from smbdirect import native
 
 if native.available("smbdirect.providers.roce._native"):
-    from smbdirect.providers.roce._native import intact, place, seal, similar
+    from smbdirect.providers.roce._native import follow, intact, launch, place, seal, similar, take
 else:
-    from smbdirect.providers.roce.batch_calls import intact, place, seal, similar
+    from smbdirect.providers.roce.batch_calls import follow, intact, launch, place, seal, similar, take
 
-__all__ = ["intact", "place", "seal", "similar"]
+__all__ = ["follow", "intact", "launch", "place", "seal", "similar", "take"]

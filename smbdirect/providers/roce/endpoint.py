@@ -169,11 +169,18 @@ class RoceEndpoint(BaseEndpoint):
 
     def pump(self, from_callback: bool = True) -> None:
         """Send what is due, deliver completions, arm the timer. Completions are delivered immediately if no ``post`` or
-        ``disconnect`` is on the stack (``from_callback``), else in the next turn of the loop."""
+        ``disconnect`` is on the stack (``from_callback``), else in the next turn of the loop. What is posted while they
+        are delivered leaves together with the acknowledgement of what has arrived."""
         self.dirty = False
+        queue_pair, path = self.queue_pair, self.path
+        if from_callback and queue_pair.completions and queue_pair.failure is None:
+            self._pumping = True
+            try:
+                self._deliver_now()
+            finally:
+                self._pumping = False
         if self.life >= Life.DEAD:
             return
-        queue_pair, path = self.queue_pair, self.path
         if path is not None:
             self._pumping = True
             more = queue_pair.transmit(path, self._loop.time(), BUDGET)

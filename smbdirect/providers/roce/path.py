@@ -13,14 +13,17 @@ from collections.abc import Sequence
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.roce import icrc
+from smbdirect.providers.roce.batch_calls import UDP_SEGMENT
 from smbdirect.providers.roce.batches import seal
-from smbdirect.providers.roce.headers import ACK_REQUEST, DEFAULT_PKEY, HEAD, MIGRATED, PSN_MASK
+from smbdirect.providers.roce.headers import ACK_REQUEST, AETH, DEFAULT_PKEY, HEAD, MIGRATED, Opcode
 from smbdirect.providers.roce.icrc import crc32
-from smbdirect.providers.roce.sockets import UDP_SEGMENT, Route
+from smbdirect.providers.roce.sockets import Route
 
 MAX_SEGMENTS = 60
 """Most packets in one UDP_SEGMENT send (the kernel accepts 64)."""
 MAX_BATCH_BYTES = 62_000
+_ACKNOWLEDGEMENT = 16 + AETH.size
+"""Bytes of an ACKNOWLEDGE packet."""
 _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 _U16 = struct.Struct("=H")
 
@@ -49,6 +52,8 @@ class PacketPath:
         """Bytes of each packet in the batch."""
         self._capacity = 0
         """Most packets of that length in one batch."""
+        self._held: tuple[int, bytes] | None = None
+        """PSN and AETH of an acknowledgement that leaves at the end of the next batch."""
 
     @property
     def ready(self) -> bool:
@@ -64,14 +69,36 @@ class PacketPath:
         segments: Sequence[Buffer],
         size: int,
     ) -> None:
+        if opcode == Opcode.ACKNOWLEDGE and not self._count and self._held is None:
+            self._held = psn, extension
+            return
         pad = -size & 3
         if ack_request:
             psn |= ACK_REQUEST
         length = 16 + len(extension) + size + pad
-        if length > self._length and self._count:
+        if self._held is not None and length <= _ACKNOWLEDGEMENT:
+            self._release()
+            if self._capacity == 1:
+                self._send_batch()
+        if self._count and (length > self._length or (length < self._length and self._held is not None)):
             self.flush()
+        self._add(opcode, flags, psn, extension, segments, length, pad)
+        if length < self._length or self._count >= self._capacity:
+            self.flush()
+
+    def _add(
+        self,
+        opcode: int,
+        flags: int,
+        word: int,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        length: int,
+        pad: int,
+    ) -> None:
+        """Add a packet of ``length`` bytes to the batch, or begin one with it. ``word`` is the word with the PSN."""
         head = HEAD.pack(opcode, flags | MIGRATED | pad << 4, DEFAULT_PKEY, self._destination)
-        rest = psn.to_bytes(4, "big") + extension
+        rest = word.to_bytes(4, "big") + extension
         flow, number = self._flow, self._count
         state = crc32(rest, flow.states(length, head)[number] if number else flow.state(length, head))
         for segment in segments:
@@ -84,8 +111,12 @@ class PacketPath:
         if not self._count:
             self._begin(length)
         self._count += 1
-        if length < self._length or self._count >= self._capacity:
-            self.flush()
+
+    def _release(self) -> None:
+        """Add the acknowledgement that is held to the batch, or begin one with it."""
+        if self._held is not None:
+            (psn, extension), self._held = self._held, None
+            self._add(Opcode.ACKNOWLEDGE, 0, psn, extension, (), _ACKNOWLEDGEMENT, 0)
 
     def _begin(self, length: int) -> None:
         """Begin a batch of packets of ``length`` bytes."""
@@ -104,33 +135,38 @@ class PacketPath:
         done = 0
         while done < count and not port.blocked:
             if self._count and self._length != length:
-                # One shorter packet may end a batch.
-                ask = done + 1 == countdown
-                if ask:
-                    countdown += ask_every
-                piece = memory[done * mtu : done * mtu + mtu]
-                self.send(opcode, 0, psn + done & PSN_MASK, ask, b"", (piece,), mtu)
-                done += 1
-                continue
+                # One shorter packet could end the batch, but many are sent as one run.
+                self.flush()
             if not self._count:
                 self._begin(length)
-            number = min(count - done, self._capacity - self._count)
-            ask_at = max(0, countdown - done - 1)
-            part = memory[done * mtu : (done + number) * mtu]
-            self._batch.append(
-                seal(head, psn + done & PSN_MASK, part, mtu, number, states, self._count, ask_at, ask_every)
-            )
+            ask_at, left, number = max(0, countdown - done - 1), memory[done * mtu :], 0
+            if not self._count and self._held is None and count - done >= self._capacity:
+                number = port.launch(
+                    self._control, self._address, head, psn + done, left, mtu, count - done, self._capacity, states,
+                    ask_at, ask_every,
+                )  # fmt: skip
+            if not number:
+                number = min(count - done, self._capacity - self._count)
+                packets = seal(head, psn + done, left, mtu, number, states, self._count, ask_at, ask_every)
+                self._batch.append(packets)
+                self._count += number
+                if self._count >= self._capacity:
+                    self.flush()
             if ask_every:
                 countdown += ask_every * len(range(ask_at, number, ask_every))
             self._counters["packets_sent"] += number
-            self._count += number
             done += number
-            if self._count >= self._capacity:
-                self.flush()
         return done
 
     def flush(self) -> None:
-        """Send the batch."""
+        """Send the batch, and the acknowledgement that is held."""
+        if self._held is not None:
+            if self._capacity == 1:
+                self._send_batch()
+            self._release()
+        self._send_batch()
+
+    def _send_batch(self) -> None:
         count, self._count = self._count, 0
         if not count:
             return

@@ -23,6 +23,7 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.memory import SharedRegions
 from smbdirect.providers.roce.arrival import Run
+from smbdirect.providers.roce.batch_calls import Awaited
 from smbdirect.providers.roce.cm import (
     MAX_PRIVATE_DATA,
     QUEUE_KEY,
@@ -49,6 +50,7 @@ from smbdirect.providers.roce.headers import (
     Opcode,
     path_mtu,
 )
+from smbdirect.providers.roce.icrc import Flow
 from smbdirect.providers.roce.path import PacketPath, send_single
 from smbdirect.providers.roce.responder import MAX_PENDING_READS
 from smbdirect.providers.roce.sockets import Port, Route, look_up, unpack_address
@@ -162,6 +164,8 @@ class RoceProvider(Provider):
         self._connections: dict[Connection, Route] = {}
         self._waiting: dict[Connection, asyncio.Future[None]] = {}
         self._dirty: list[RoceEndpoint] = []
+        self._latest: tuple[RoceEndpoint, Route] | None = None
+        """The connection whose packet arrived last, and the way that it came."""
         self._sweeping = False
         self._timer: asyncio.TimerHandle | None = None
         self._mad_psn = 0
@@ -316,6 +320,8 @@ class RoceProvider(Provider):
     def _forget(self, endpoint: RoceEndpoint, reason: CloseReason) -> None:
         """Disconnect the peer of an endpoint that ended for ``reason``."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
+        if self._latest is not None and self._latest[0] is endpoint:
+            self._latest = None
         connection = endpoint.connection
         if connection is not None:
             endpoint.connection = connection.owner = None
@@ -397,10 +403,26 @@ class RoceProvider(Provider):
             return None
         if marked:
             endpoint.queue_pair.congestion_seen(endpoint.now())
+        self._latest = endpoint, route
+        self._touched(endpoint)
+        return endpoint
+
+    def _touched(self, endpoint: RoceEndpoint) -> None:
+        """Have an endpoint pumped by ``on_pause``."""
         if not endpoint.dirty:
             endpoint.dirty = True
             self._dirty.append(endpoint)
-        return endpoint
+
+    def awaited(self, route: Route, flow: Flow) -> Awaited | None:
+        if self._latest is None or self._latest[1] is not route:
+            return None
+        return self._latest[0].queue_pair.awaited(flow)
+
+    def on_placed(self, number: int, words: int) -> None:
+        assert self._latest is not None
+        endpoint = self._latest[0]
+        endpoint.queue_pair.on_placed(number, words, endpoint.now())
+        self._touched(endpoint)
 
     def on_pause(self) -> None:
         dirty, self._dirty = self._dirty, []

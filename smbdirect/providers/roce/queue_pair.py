@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from smbdirect.providers.base import CloseReason, Completion
 from smbdirect.providers.memory import RegionTable
-from smbdirect.providers.roce.arrival import Run
+from smbdirect.providers.roce.arrival import MIN_PACKET, Run
+from smbdirect.providers.roce.batch_calls import Awaited
 from smbdirect.providers.roce.headers import (
     ACK_REQUEST,
     AETH,
     ATOMIC_ACK_ETH,
     BTH_STRUCT,
+    DEFAULT_PKEY,
     EXTENSION_LENGTH,
     HEAD,
     ICRC_LENGTH,
@@ -22,6 +24,7 @@ from smbdirect.providers.roce.headers import (
     PSN_MASK,
     Opcode,
 )
+from smbdirect.providers.roce.icrc import Flow
 from smbdirect.providers.roce.requester import Path, Requester
 from smbdirect.providers.roce.responder import REQUEST_OPCODES, Responder
 from smbdirect.providers.roce.retry import CNP_INTERVAL
@@ -54,6 +57,8 @@ class QueuePair:
         self.responder = Responder(self.regions, self.completions, self.counters, self.fail)
         self.ready_to_receive = False
         self.ready_to_send = False
+        self._write_head = HEAD.pack(Opcode.WRITE_MIDDLE, MIGRATED, DEFAULT_PKEY, number)
+        self._response_head = HEAD.pack(Opcode.READ_RESPONSE_MIDDLE, MIGRATED, DEFAULT_PKEY, number)
         self._cnp_due = False
         self._cnp_sent = 0.0
         self._flushed = False
@@ -116,6 +121,27 @@ class QueuePair:
                 return
         for packet in run.split():
             self.receive(packet, now)
+
+    def awaited(self, flow: Flow) -> Awaited | None:
+        """Return the packets that are due in the middle of a message, if they are to be placed in memory and nothing
+        else. ``flow`` is the one that they come by."""
+        if not self.ready_to_receive or self.failure is not None:
+            return None
+        head, due = self._write_head, self.responder.awaited()
+        if due is None:
+            head, due = self._response_head, self.requester.awaited()
+            if due is None:
+                return None
+        psn, memory, position, size, number = due
+        return Awaited(head, psn, memory, position, size, number, flow.states(size + MIN_PACKET, head))
+
+    def on_placed(self, number: int, words: int, now: float) -> None:
+        """Note that the first ``number`` packets that are ``awaited`` were placed. ``words``: see ``Run``."""
+        self.counters["packets_received"] += number
+        if self.responder.awaited() is not None:
+            self.responder.on_placed(number, words)
+        else:
+            self.requester.on_placed(number, now)
 
     def congestion_seen(self, now: float) -> None:
         """Have the sender notified of a packet that arrived with the IP header's congestion mark. [IBTA A17.9.3]"""

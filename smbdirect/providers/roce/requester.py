@@ -29,13 +29,13 @@ from smbdirect.providers.roce.headers import (
 )
 from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
-READ_PACKETS = 64
-"""Most packets requested by one RDMA Read request, few enough that several requests are in flight within the window."""
+READ_PACKETS = 128
+"""Most packets requested by one RDMA Read request, and half of the window, so that two requests can be in flight."""
 READ_UNIT = 16
 """Packets requested by a repeated RDMA Read request. All requests begin and end at multiples of it, so that a repeated
 request never reaches beyond the first one that the peer saw."""
-ACK_EVERY = 64
-"""At least every so many packets request an acknowledgement."""
+ACK_EVERY = 128
+"""At least every so many packets request an acknowledgement, and twice in a window."""
 REORDER_DELAY = 0.002
 """Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder packets, and
 a retransmission can harm peers: if a registration stands between the messages that Linux's rxe repeats, rxe executes it
@@ -254,7 +254,7 @@ class Requester:
         position = self._next - work.first
         count = READ_UNIT - position % READ_UNIT
         if self._next == self._high:
-            count = max(count, min(READ_PACKETS - position % READ_PACKETS, room // READ_UNIT * READ_UNIT))
+            count = max(count, min(READ_PACKETS, self.window.size // 2, room) // READ_UNIT * READ_UNIT)
         count = min(count, work.last + 1 - self._next)
         if count > room or len(self._reads) >= self.max_reads:
             return False
@@ -279,12 +279,12 @@ class Requester:
     def _send_data(self, path: Path, work: Work, now: float, count: int, budget: int) -> int:
         """Send up to ``count`` packets of a Send or Write. Return the rest of ``budget``."""
         psn, last = self._next, work.last
-        quarter = min(ACK_EVERY, max(1, self.window.size // 4))
+        half = min(ACK_EVERY, max(1, self.window.size // 2))
         end = min(last + 1, psn + count)
         budget -= end - psn
         if psn < self._high:
             self._counters["retransmissions"] += min(end, self._high) - psn
-            self._since_ack = quarter
+            self._since_ack = half
         while psn < end:
             middles = min(end, last) - psn
             if middles > 1 and psn != work.first:
@@ -295,12 +295,12 @@ class Requester:
                     middles = min(middles, (len(segment) - offset) // self.mtu)
                     if middles > 1:
                         memory = segment[offset : offset + middles * self.mtu]
-                        sent = self._send_middles(path, _MIDDLE[work.operation], psn, memory, middles, quarter, now)
+                        sent = self._send_middles(path, _MIDDLE[work.operation], psn, memory, middles, half, now)
                         psn += sent
                         if sent < middles:
                             break
                         continue
-            self._send_packet(path, work, psn, quarter, now)
+            self._send_packet(path, work, psn, half, now)
             psn += 1
             if not path.ready:
                 break
@@ -308,7 +308,7 @@ class Requester:
         self._high = max(self._high, psn)
         return budget
 
-    def _send_packet(self, path: Path, work: Work, psn: int, quarter: int, now: float) -> None:
+    def _send_packet(self, path: Path, work: Work, psn: int, half: int, now: float) -> None:
         """Send packet ``psn`` of a Send or Write, and request an acknowledgement if one is due."""
         first, final = psn == work.first, psn == work.last
         offset = (psn - work.first) * self.mtu
@@ -324,7 +324,7 @@ class Requester:
                 opcodes = _SEND_INVALIDATE
                 extension = IETH.pack_fields(work.invalidate)
         self._since_ack += 1
-        ask = self._since_ack >= quarter or (final and (work.signalled or not self._queue))
+        ask = self._since_ack >= half or (final and (work.signalled or not self._queue))
         if ask:
             self._since_ack = 0
             if self._timed is None and psn >= self._high:
@@ -333,14 +333,14 @@ class Requester:
         path.send(opcodes[first, final], flags, psn & PSN_MASK, ask, extension, segments, size)
 
     def _send_middles(
-        self, path: Path, opcode: int, psn: int, memory: memoryview, count: int, quarter: int, now: float
+        self, path: Path, opcode: int, psn: int, memory: memoryview, count: int, half: int, now: float
     ) -> int:
-        countdown = max(1, quarter - self._since_ack)
-        sent = path.send_middles(opcode, psn, memory, count, countdown, quarter)
+        countdown = max(1, half - self._since_ack)
+        sent = path.send_middles(opcode, psn, memory, count, countdown, half)
         if sent < countdown:
             self._since_ack += sent
             return sent
-        self._since_ack = (sent - countdown) % quarter
+        self._since_ack = (sent - countdown) % half
         if self._timed is None and psn + countdown - 1 >= self._high:
             self._timed = (psn + countdown - 1, now)
         return sent
@@ -455,29 +455,40 @@ class Requester:
     def on_read_run(self, run: Run, now: float) -> bool:
         """Place several middle packets of a read response at once, if they are the expected ones. Return False, and do
         nothing, if anything is unusual."""
+        due = self.awaited()
+        if due is None:
+            return False
+        psn, memory, position, size, number = due
+        if extend_psn(run.psn, psn) != psn or run.payload_length() != size or run.number > number:
+            return False
+        run.place(memory, position)
+        self.on_placed(run.number, now)
+        return True
+
+    def awaited(self) -> tuple[int, memoryview, int, int, int] | None:
+        """Return the packets of a read response that are due and lie one behind the other in one segment, all but the
+        last, if nothing is unusual: the first number, the memory, the place there, bytes of each payload, how many
+        there are. Middle packets among them are only to be placed."""
         work = self._sent[0] if self._sent else None
-        before, count, size = self._una, run.number, run.payload_length()
-        if (
-            extend_psn(run.psn, before) != before
-            or work is None
-            or work.operation is not _READ
-            or before < work.first
-            or before + count > min(work.last, self._high)
-            or size != self.mtu
-            or self._early
-        ):
-            return False
-        found = locate(work.segments, (before - work.first) * size)
-        if found is None or len(found[0]) - found[1] < size * count:
-            return False
-        run.place(*found)
-        self._counters["bytes_read"] += size * count
-        self._una = before + count
+        una, mtu = self._una, self.mtu
+        if work is None or work.operation is not _READ or self._early or una < work.first:
+            return None
+        found = locate(work.segments, (una - work.first) * mtu)
+        if found is None:
+            return None
+        memory, position = found
+        number = min(work.last - una, self._high - una, (len(memory) - position) // mtu)
+        return (una, memory, position, mtu, number) if number > 0 else None
+
+    def on_placed(self, number: int, now: float) -> None:
+        """Note that the next ``number`` middle packets of a read response were placed."""
+        before = self._una
+        self._counters["bytes_read"] += number * self.mtu
+        self._una = before + number
         self._gap_deadline = None
         self._progressed(before, now)
         if self._acknowledged > self._una:
             self._advance(self._acknowledged, now)
-        return True
 
     def _place(self, payload: memoryview | bytes) -> bool:
         """Place the next packet of the oldest work request. Return False if that is not an RDMA Read or the packet does

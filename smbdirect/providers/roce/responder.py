@@ -153,16 +153,12 @@ class Responder:
     def on_write_run(self, run: Run) -> bool:
         """Carry out several middle packets of an RDMA Write at once, if they are the expected ones. Return False, and
         do nothing, if anything is unusual."""
-        number, size = extend_psn(run.psn, self._expected), run.payload_length()
-        region, total = self._region, size * run.number
+        region = self._expected_in()
         if (
-            number != self._expected
-            or self._message != _WRITE
-            or self._early
-            or region is None
-            or not region.valid
-            or size != self.mtu
-            or total >= self._left
+            region is None
+            or extend_psn(run.psn, self._expected) != self._expected
+            or run.payload_length() != self.mtu
+            or self.mtu * run.number >= self._left
         ):
             return False
         if region.file is not None:
@@ -173,14 +169,35 @@ class Responder:
                 return True
         else:
             run.place(region.memory, self._position)
+        self.on_placed(run.number, run.words)
+        return True
+
+    def _expected_in(self) -> Region | None:
+        """Return the region in which the next packet of an RDMA Write belongs, if nothing is unusual."""
+        region = self._region
+        if region is None or self._message != _WRITE or self._early or not region.valid:
+            return None
+        return region
+
+    def awaited(self) -> tuple[int, memoryview, int, int, int] | None:
+        """Return the middle packets of an RDMA Write that are due, if they are to be placed in memory and nothing else:
+        the first number, the memory, the place there, bytes of each payload, how many there are."""
+        region = self._expected_in()
+        number = (self._left - 1) // self.mtu
+        if region is None or region.file is not None or number <= 0:
+            return None
+        return self._expected, region.memory, self._position, self.mtu, number
+
+    def on_placed(self, number: int, words: int) -> None:
+        """Note that the next ``number`` middle packets of an RDMA Write were placed. ``words``: see ``Run``."""
+        total = number * self.mtu
         self._position += total
         self._left -= total
         self._counters["bytes_placed"] += total
-        self._expected += run.number
+        self._expected += number
         self._nak = self._nak_sent = None
-        if run.words & ACK_REQUEST:
+        if words & ACK_REQUEST:
             self._acknowledge = True
-        return True
 
     def _carry_out(self, opcode: int, ack_request: bool, packet: memoryview, end: int, now: float) -> bool:
         """Carry out the request with the expected number. Return False if that was not possible."""

@@ -28,8 +28,9 @@ from typing import Any, NamedTuple, Protocol, cast
 from smbdirect.errors import ProviderError
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import MIN_PACKET, SLOTS, Run, Slots, is_intact, runs
+from smbdirect.providers.roce.batch_calls import IP_PKTINFO, UDP_GRO, UDP_SEGMENT, Awaited, Control
+from smbdirect.providers.roce.batches import launch, take
 
-_IP_PKTINFO = 8
 _IP_MTU_DISCOVER = 10
 _IP_RECVTOS = 13
 _IP_MTU = 14
@@ -39,17 +40,16 @@ _PMTUDISC_DO = 2
 _SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
-UDP_SEGMENT = 103
-_UDP_GRO = 104
 _ECT0 = 2
 _CE = 3
 RECEIVE_BUFFER = 16 << 20
 SEND_BUFFER = 4 << 20
-TURN_BYTES = 256 << 10
+TURN_BYTES = 512 << 10
 """Bytes read from a socket before other work of the event loop gets its turn. A packet counts as ``TURN_PACKET`` at
 least."""
 TURN_PACKET = 4096
-_INT = struct.Struct("=i")
+_SHORTEST_MIDDLE = 256
+"""No packet in front of the last one of a message is that short."""
 _MAX_SENDERS = 4096
 """Most senders whose routes are kept."""
 
@@ -62,6 +62,13 @@ class Arrivals(Protocol):
 
     def on_run(self, route: Route, run: Run, marked: bool) -> None:
         """Process several packets."""
+
+    def awaited(self, route: Route, flow: icrc.Flow) -> Awaited | None:
+        """Return the packets in the middle of a message that are due next by ``route`` for the connection whose packet
+        arrived last, if they are to be placed in memory and nothing else. ``flow`` is that of their sender."""
+
+    def on_placed(self, number: int, words: int) -> None:
+        """Note that so many of the packets that are ``awaited`` were placed. ``words``: see ``Run``."""
 
     def on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
         """Count a packet of at least ``MIN_PACKET`` bytes whose ICRC is wrong."""
@@ -87,6 +94,8 @@ class _Sender(NamedTuple):
 
     route: Route
     flow: icrc.Flow
+    address: tuple[Any, ...]
+    """That of its socket."""
 
 
 class RouteInfo(NamedTuple):
@@ -184,6 +193,8 @@ class Port:
         self._routes: dict[tuple[bytes, bytes], Route] = {}
         self._senders: dict[tuple[object, bytes], _Sender] = {}
         """By the socket address of the sender and our own packed address."""
+        self._latest: _Sender | None = None
+        """The sender of the last packet, if packets in the middle of a message may follow it."""
         self.socket = self._open_udp(host)
         self._raw = self._open_raw(host) if raw and not self.ipv6 else None
         self._slots = Slots() if self._raw is not None else None
@@ -211,12 +222,12 @@ class Port:
                 sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
                 sock.setsockopt(socket.IPPROTO_IP, _IP_RECVTOS, 1)
                 sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _ECT0)
-                sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, int(self.wildcard))
+                sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, int(self.wildcard))
             _enlarge(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER)
             _enlarge(sock, _SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
             with contextlib.suppress(OSError):
                 # A kernel without UDP_GRO delivers packets one by one.
-                sock.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+                sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
             try:
                 sock.bind((host, self.udp_port))
             except OSError as error:
@@ -243,6 +254,11 @@ class Port:
             return None
         try:
             everything, nothing = (6, 0, 0, 0x40000), (6, 0, 0, 0)
+            # Until it has a filter, it receives whatever comes to any port of this machine.
+            _attach_filter(raw, [nothing])
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    raw.recv(1)
             # ldxb 4*([0]&0xf); ldh [x+2]; jeq port; ldh [x+6]; jeq 0
             to_port = [(0xB1, 0, 0, 0), (0x48, 0, 0, 2), (0x15, 0, 3, self.udp_port)]
             _attach_filter(raw, [*to_port, (0x48, 0, 0, 6), (0x15, 0, 1, 0), everything, nothing])
@@ -318,54 +334,47 @@ class Port:
             self._arrivals.on_damaged(self, packet, source)
 
     def _udp_readable(self) -> None:
-        body, receive, buffers = self._body, self.socket.recvmsg_into, [self._body]
+        sock, body, arrivals = self.socket, self._body, self._arrivals
         left = TURN_BYTES
         while left > 0:
-            try:
-                length, ancillary, _, address = receive(buffers, 128)
-            except BlockingIOError:
-                break
-            except OSError:
+            latest, awaited, source, own = self._latest, None, None, b""
+            if latest is not None:
+                awaited, source, own = arrivals.awaited(latest.route, latest.flow), latest.address, latest.route.local
+            placed, words, begin, length, size, marked, to, address = take(sock, body, left, source, own, awaited)
+            if placed and awaited is not None:
+                arrivals.on_placed(placed, words)
+                left -= max(awaited.size, TURN_PACKET) * placed
+            if length < 0:
+                if length == -errno.EAGAIN:
+                    break
                 # The kernel reports an error of an earlier packet; nothing was received.
                 self.counters["send_errors"] += 1
                 left -= TURN_PACKET
                 continue
             left -= max(length, TURN_PACKET)
-            size, local, marked = length, self.local, False
-            for level, kind, data in ancillary:
-                if kind == _UDP_GRO and level == socket.IPPROTO_UDP:
-                    size = _INT.unpack(data)[0]
-                elif level == socket.IPPROTO_IP:
-                    if kind == socket.IP_TOS:
-                        marked = data[0] & 3 == _CE
-                    elif kind == _IP_PKTINFO:
-                        local = data[8:12]
-                elif level == socket.IPPROTO_IPV6:
-                    if kind == socket.IPV6_TCLASS:
-                        marked = data[0] & 3 == _CE
-                    elif kind == socket.IPV6_PKTINFO:
-                        local = data[:16]
             if not MIN_PACKET <= size <= length:
                 self.counters["malformed"] += 1
                 continue
+            local = to or self.local
             sender = self._senders.get((address, local)) or self._new_sender(address, local)
+            self._latest = sender if (length % size or size) > _SHORTEST_MIDDLE else None
             if size == length:
                 packet = body[:length]
                 if is_intact(packet, sender.flow):
-                    self._arrivals.on_packet(sender.route, packet, marked)
+                    arrivals.on_packet(sender.route, packet, marked)
                 else:
                     self._damaged(packet, sender.route.peer)
             else:
-                for run in runs(body[:length], size, sender.flow):
+                for run in runs(body[:length], size, sender.flow, begin):
                     self._hand_over(run, sender.route, marked)
-        self._arrivals.on_pause()
+        arrivals.on_pause()
 
     def _new_sender(self, address: tuple[Any, ...], local: bytes) -> _Sender:
         if len(self._senders) >= _MAX_SENDERS:
             self._senders.clear()
         source = pack_address(address[0])
         route = self._route(local, source, address[3] if self.ipv6 else 0)
-        sender = _Sender(route, icrc.Flow(source, local, address[1], self.udp_port))
+        sender = _Sender(route, icrc.Flow(source, local, address[1], self.udp_port), address)
         self._senders[address, local] = sender
         return sender
 
@@ -384,7 +393,12 @@ class Port:
             return []
         if self.ipv6:
             return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, route.local + struct.pack("=I", route.scope))]
-        return [(socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
+        return [(socket.IPPROTO_IP, IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
+
+    def launch(self, control: list[Control], address: tuple[str, int], *packets: Any) -> int:
+        """Send many packets in full batches: see ``batch_calls.launch``. Return how many were sent. Those after them
+        are left to ``transmit``."""
+        return 0 if self.blocked else launch(self.socket, control, address, *packets)
 
     def transmit(self, data: bytes, control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> bool:
         """Send one datagram or one batch of them. If the socket does not accept it now, keep it until it does, and

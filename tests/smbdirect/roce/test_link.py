@@ -16,6 +16,7 @@ from smbdirect.providers.base import Access, CloseCause, Completion, Operation, 
 from smbdirect.providers.memory import Region
 from smbdirect.providers.roce import icrc
 from smbdirect.providers.roce.arrival import runs
+from smbdirect.providers.roce.batches import follow
 from smbdirect.providers.roce.headers import AETH, BTH, MIGRATED, PSN_MASK, Bth, Opcode, Syndrome
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
@@ -91,8 +92,15 @@ class End:
         self.buffers: dict[int, bytearray] = {}
 
     def receive(self, batch: bytes, size: int) -> None:
-        """Process a batch of packets of ``size`` bytes."""
-        for run in runs(memoryview(batch), size, self.link.flow):
+        """Process a batch of packets of ``size`` bytes, as a port does."""
+        link, begin = self.link, 0
+        awaited = self.queue_pair.awaited(link.flow)
+        if awaited is not None and link.rng.random() < 0.8:
+            begin, words = follow(batch, size, awaited)
+            if begin:
+                link.followed += 1
+                self.queue_pair.on_placed(begin, words, link.now)
+        for run in runs(memoryview(batch), size, link.flow, begin):
             if not run.intact:
                 self.link.damaged += 1
             elif run.number > 1:
@@ -168,6 +176,8 @@ class Link:
         self.damaged = 0
         self.runs = 0
         """How many runs of several packets have arrived."""
+        self.followed = 0
+        """How many batches began with packets in the middle of the message that was expected."""
         self.flow = icrc.Flow(b"\n\0\0\1", b"\n\0\0\2", 4791, 4791)
         self.filter: Callable[[bytes, End], bool] = lambda packet, receiver: True
         """Whether a packet is carried."""
@@ -284,6 +294,7 @@ def test_everything_arrives_over_a_bad_link(seed: int, batches: bool) -> None:
     link = Link(seed, **BAD_LINK, batches=batches)
     mixed_load(link, 40)
     assert bool(link.runs) is batches
+    assert link.followed > 0
     assert link.near.counters["retransmissions"] > 0
     assert link.far.counters["duplicates"] > 0
     assert link.damaged > 0
