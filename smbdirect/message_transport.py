@@ -51,6 +51,12 @@ class InboundMessage(Protocol):
     def release(self) -> None: ...
 
 
+def room_of(message: InboundMessage) -> memoryview | None:
+    """Return the memory that begins with the message's ``view``, if what is behind that is free for the receiver to use
+    until ``release()``. None: the message has no memory of its own, or nobody knows how much."""
+    return getattr(message, "room", None)
+
+
 class FileRange(NamedTuple):
     """Data that is still in a file: ``length`` bytes from ``offset`` on of an open descriptor.
 

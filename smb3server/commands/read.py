@@ -506,11 +506,13 @@ def _read_long(
         response = _out_of_file(opened, offset, length, minimum)
         if response is not None:
             return response
-    buffer = _lend(transport, opened.usage, length + _AROUND_DATA if sealed else length)
+    # The rest of the message goes in front of the data: one call protects it, and it is one piece to send.
+    before = _BEFORE_DATA if sealed else READ_DATA_OFFSET
+    buffer = _lend(transport, opened.usage, before + length + TAG_SIZE if sealed else before + length)
     if buffer is None:
         return None
     view, sent = buffer.view, False
-    place = view[_BEFORE_DATA:-TAG_SIZE] if sealed else view
+    place = view[before : before + length]
     try:
         count = _read_cached(opened, place, offset)
         if count < 0:
@@ -524,8 +526,7 @@ def _read_long(
     opened.position = offset + count
     opened.bytes_read += count
     fixed = _FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0)
-    frame = Frame(view, _BEFORE_DATA) if sealed else None
-    return Response((fixed, place[:count]), on_sent=buffer.release, frame=frame)
+    return Response((fixed, place[:count]), on_sent=buffer.release, frame=Frame(view, before))
 
 
 def _read_to_peer(

@@ -19,9 +19,6 @@ TRANSFORM_SIZE = 52
 TAG_SIZE = 16
 ENCRYPTED = 0x0001
 
-IN_PLACE_FROM = 16384
-"""Message size in bytes from which setting up a streaming context costs less than copying the message."""
-
 
 class TransformHeader(NamedTuple):
     """SMB2 TRANSFORM_HEADER. All fields from ``nonce`` on are authenticated. [MS-SMB2 2.2.41]"""
@@ -58,7 +55,6 @@ class SessionCipher:
         self._encrypting: AESCCM | AESGCM | None = None
         """Made on first use, as is ``_decrypting``: most sessions never encrypt."""
         self._decrypting: AESCCM | AESGCM | None = None
-        self._gcm: AES | None = None
         self._ccm = cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM)
         self.slow = self._ccm
         """Whether it is several times slower than the fastest cipher."""
@@ -79,7 +75,6 @@ class SessionCipher:
 
     def _decryptor(self) -> AESCCM | AESGCM:
         made = self._decrypting = (AESCCM if self._ccm else AESGCM)(self._keys[1])
-        self._gcm = None if self._ccm else AES(self._keys[1])
         return made
 
     def encrypt(self, segments: Sequence[Buffer], length: int, buffer: memoryview) -> None:
@@ -112,24 +107,27 @@ class SessionCipher:
         )
         buffer[4:20] = buffer[position:end]
 
-    def decrypt(self, message: memoryview) -> memoryview | None:
+    def decrypt(self, message: memoryview, room: memoryview | None = None) -> memoryview | None:
         """Decrypt ``message`` in place and return the plain message, or None if it is not authentic.
 
-        The caller has checked the header and the size.
+        The caller has checked the header and the size. ``room`` begins with ``message``, and what is behind that may be
+        changed. With ``TAG_SIZE`` bytes of it the message is not copied.
         """
         decrypting = self._decrypting or self._decryptor()
         text = message[TRANSFORM_SIZE:]
         header = bytes(message[:TRANSFORM_SIZE])
         tag, nonce, additional = header[4:20], header[20 : 20 + self._nonce_size], header[20:]
+        # The interface that takes one call wants the tag behind the ciphertext. The streaming one costs several
+        # microseconds more.
+        end = len(message)
+        sealed: Buffer
+        if room is not None and len(room) >= end + TAG_SIZE:
+            room[end : end + TAG_SIZE] = tag
+            sealed = room[TRANSFORM_SIZE : end + TAG_SIZE]
+        else:
+            sealed = b"".join((text, tag))
         try:
-            if self._gcm is not None and len(text) >= IN_PLACE_FROM:
-                state = GcmContext(self._gcm, GCM(nonce, tag)).decryptor()
-                state.authenticate_additional_data(additional)
-                state.update_into(text, text)
-                state.finalize()
-            else:
-                # The one-call interface expects the tag behind the ciphertext.
-                decrypting.decrypt_into(nonce, b"".join((text, tag)), additional, text)
+            decrypting.decrypt_into(nonce, sealed, additional, text)
         except InvalidTag:
             return None
         return text

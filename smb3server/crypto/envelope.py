@@ -88,19 +88,21 @@ def seal_in(frame: memoryview, segments: Sequence[Buffer], cipher: SessionCipher
     return frame[:end]
 
 
-def unseal(message: memoryview, session_of: Callable[[int], S | None]) -> tuple[memoryview, S]:
+def unseal(
+    message: memoryview, session_of: Callable[[int], S | None], room: memoryview | None = None
+) -> tuple[memoryview, S]:
     """Decrypt a message in place. Return what was sealed, which may be compressed, and the session whose key it was
     sealed with.
 
-    ``message`` has at least the size of a transform header. ``session_of`` takes a SessionId. Raises
-    ``EnvelopeError``. [MS-SMB2 3.2.5.1.1.1, 3.3.5.2.1.1]"""
+    ``message`` has at least the size of a transform header. ``session_of`` takes a SessionId. ``room``: see
+    ``SessionCipher.decrypt``. Raises ``EnvelopeError``. [MS-SMB2 3.2.5.1.1.1, 3.3.5.2.1.1]"""
     _, _, _, size, _, flags, session_id = TRANSFORM.fields_from(message)
     session = session_of(session_id)
     if session is None or (cipher := session.cipher) is None:
         raise EnvelopeError("encrypted for a session that does not exist")
     if flags != ENCRYPTED or size != len(message) - TRANSFORM_SIZE:
         raise EnvelopeError("bad transform header")
-    plain = cipher.decrypt(message)
+    plain = cipher.decrypt(message, room)
     if plain is None:
         raise EnvelopeError("encrypted message is not authentic")
     if plain[:4] != PROTOCOL_ID:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Frame(NamedTuple):
-    """Memory with the data of a response, in which the whole message can be encrypted."""
+    """Memory with the data of a response, in which the whole message can be protected and sent as one piece."""
 
     memory: memoryview
-    """Ends at least ``TAG_SIZE`` bytes behind the data."""
+    """Ends at least ``TAG_SIZE`` bytes behind the data if the message is to be encrypted."""
     data_at: int
-    """Offset of the data. The message is encrypted here only if what comes before the data is exactly as long."""
+    """Offset of the data. The message is made here only if what comes before the data is exactly as long."""
 
 
 _NOTHING = memoryview(b"")

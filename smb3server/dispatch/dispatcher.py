@@ -116,7 +116,7 @@ class Dispatcher:
         try:
             if len(view) >= HEADER_SIZE:
                 if view[0] == _TRANSFORM and view[:4] == TRANSFORM_PROTOCOL_ID:
-                    view, cipher_session = self._unwrapping.decrypt(view)
+                    view, cipher_session = self._unwrapping.decrypt(inbound)
                 # More commands follow if NextCommand is not 0. It is a multiple of eight.
                 if not (view[20] or view[21]):
                     if self._fast_lane.take(inbound, view, cipher_session):

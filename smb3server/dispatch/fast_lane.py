@@ -361,7 +361,7 @@ class FastLane:
     def _send_long(
         self, header: bytes, response: Response, signer: Signer | None, message_id: int, cipher_session: Session | None
     ) -> None:
-        """As ``_send``, for a reply that is too long to be copied: its data is in a file or in a buffer."""
+        """As ``_send``, for a reply that is too long to be copied: its data is in a file or in a frame."""
         connection, on_sent = self._connection, response.on_sent
         server, transport = self._host.server, connection.transport
         if server.fence is not None and server.is_fenced(connection):
@@ -376,15 +376,16 @@ class FastLane:
             on_sent = partial(_sent, on_sent, self._parking.drained)
         if data is not None:
             transport.send((b"".join((header, fixed)),), None, on_sent, data)
-        elif frame is not None and cipher_session is not None and cipher_session.cipher is not None:
+            return
+        assert frame is not None
+        if cipher_session is not None and cipher_session.cipher is not None:
             message = seal_in(frame.memory, (header, fixed, response.segments[1]), cipher_session.cipher)
-            transport.send((message,), None, on_sent)
         else:
-            head = bytearray().join((header, fixed))
-            segments = head, response.segments[1]
+            message = frame.memory[: frame.data_at + length]
+            message[: frame.data_at] = b"".join((header, fixed))
             if signer is not None:
-                sign_reply(head, segments, signer, message_id)
-            transport.send(segments, None, on_sent)
+                sign_reply(message, (message,), signer, message_id)
+        transport.send((message,), None, on_sent)
 
     def _settle(
         self,

@@ -44,7 +44,7 @@ Answer = Callable[[], Body | Begin | None]
 and the general path has to do it. An exception becomes the status of the response, as in a handler."""
 AnswerAtLength = Callable[[bool, bool], Response | None]
 """As ``Answer``, for more than ``LARGEST_DATA``. It takes whether the reply is encrypted, and whether it is signed:
-that decides where the data may lie."""
+that decides where the data lies, in a file or in a frame."""
 
 
 class Long(NamedTuple):

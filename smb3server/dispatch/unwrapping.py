@@ -11,6 +11,7 @@ from smb3server.dispatch.chain import Chain, Expanded
 from smb3server.wire.compression import COMPRESSION_TRANSFORM
 from smb3server.wire.header import PROTOCOL_ID
 from smb3server.wire.status import Disconnect
+from smbdirect.message_transport import room_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,11 +40,11 @@ class Unwrapping:
         self._connection = connection
         self._parking = parking
 
-    def decrypt(self, view: memoryview) -> tuple[memoryview, Session]:
+    def decrypt(self, inbound: InboundMessage) -> tuple[memoryview, Session]:
         """Return the decrypted message, and the session whose key it was encrypted with. Raises ``Disconnect``.
         [MS-SMB2 3.3.5.2.1.1]"""
         try:
-            plain, session = unseal(view, self._connection.session_table.get)
+            plain, session = unseal(inbound.view, self._connection.session_table.get, room_of(inbound))
         except EnvelopeError as error:
             raise Disconnect(str(error), "decryption") from error
         if session.keys_are_public and self._connection.constrained:

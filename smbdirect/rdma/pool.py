@@ -53,6 +53,11 @@ class PoolBuffer:
         self.view = backing[:size]
         self.on_release: Callable[[int], None] | None = None
 
+    @property
+    def room(self) -> memoryview | None:
+        """The memory that begins with ``view``, all of which is lent. None once the buffer was given back."""
+        return self._backing
+
     def release(self) -> None:
         """Give the buffer back; a second call does nothing."""
         backing, self._backing = self._backing, None

@@ -32,6 +32,7 @@ from smbdirect.message_transport import (
     PooledBuffer,
     Traffic,
     TransportKind,
+    room_of,
 )
 from smbdirect.providers.base import (
     Capabilities,
@@ -151,6 +152,11 @@ class AssembledMessage:
         self.view = memory.view
         self.invalidated = invalidated
         """As that of ``Message``."""
+
+    @property
+    def room(self) -> memoryview | None:
+        """See ``message_transport.room_of``."""
+        return room_of(self._memory)
 
     def release(self) -> None:
         """Give the memory back; a second call does nothing."""

@@ -32,7 +32,7 @@ from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer, new_record
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
-from smbdirect.message_transport import InboundMessage, MessageTransport
+from smbdirect.message_transport import InboundMessage, MessageTransport, room_of
 
 if TYPE_CHECKING:
     # Most connections need none of these modules, and each takes its time to load.
@@ -493,7 +493,7 @@ class Requests:
             if len(view) < TRANSFORM_SIZE:
                 raise DecodeError("shorter than a transform header")
             try:
-                view, session = unseal(view, self.sessions.get)
+                view, session = unseal(view, self.sessions.get, room_of(inbound))
             except EnvelopeError as error:
                 raise ProtocolError(str(error), "MS-SMB2 3.2.5.1.1.1") from error
             sealed_by = session.session_id

@@ -27,7 +27,7 @@ from smb3server.wire.read_write import (
     parse_read_response,
 )
 from smb3server.wire.status import NtStatus
-from smbdirect.message_transport import InboundMessage, MessageTransport, RemoteBuffer
+from smbdirect.message_transport import InboundMessage, MessageTransport, RemoteBuffer, room_of
 
 _SIGNED = int(HeaderFlags.SIGNED)
 _OFFSET = slice(HEADER_SIZE + 8, HEADER_SIZE + 16)
@@ -194,7 +194,7 @@ class Load:
         view, encrypted = inbound.view, False
         cipher = self._session.cipher
         if view[:4] == TRANSFORM_PROTOCOL_ID and cipher is not None:
-            plain = cipher.decrypt(view)
+            plain = cipher.decrypt(view, room_of(inbound))
             if plain is None:
                 raise RuntimeError("a response is not authentic")
             view, encrypted = plain, True

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.crypto.encryption import IN_PLACE_FROM, SessionCipher
+from smb3server.crypto.encryption import TAG_SIZE, SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.preauth import INITIAL_HASH, extend
 from smb3server.crypto.signing import CmacSigner, make_signer
@@ -112,8 +112,17 @@ def test_gmac_nonce_tells_sender_and_cancel_apart() -> None:
 
 
 @pytest.mark.parametrize("cipher", [c for c in Cipher if c])
-@pytest.mark.parametrize("size", [64, 1000, IN_PLACE_FROM, IN_PLACE_FROM + 5])
-def test_encryption_round_trip_and_tampering(cipher: Cipher, size: int) -> None:
+@pytest.mark.parametrize("size", [64, 1000, 16384, 16389])
+@pytest.mark.parametrize("spare", [None, 0, TAG_SIZE - 1, TAG_SIZE, 100])
+def test_encryption_round_trip_and_tampering(cipher: Cipher, size: int, spare: int | None) -> None:
+    """``spare``: the bytes behind a message that decryption may use."""
+
+    def decrypt(sealed: bytearray) -> memoryview | None:
+        if spare is None:
+            return client.decrypt(memoryview(bytearray(sealed)))
+        room = memoryview(bytearray(sealed) + bytes(spare))
+        return client.decrypt(room[: len(sealed)], room)
+
     key = bytes(range(32 if cipher in (Cipher.AES_256_CCM, Cipher.AES_256_GCM) else 16))
     one, other = bytes(key), bytes(reversed(key))
     server, client = SessionCipher(cipher, 5, one, other), SessionCipher(cipher, 5, other, one)
@@ -121,12 +130,12 @@ def test_encryption_round_trip_and_tampering(cipher: Cipher, size: int) -> None:
     buffer = bytearray(52 + size + 16)
     server.encrypt((plain[:10], plain[10:]), size, memoryview(buffer))
     message = buffer[:-16]
-    decrypted = client.decrypt(memoryview(bytearray(message)))
+    decrypted = decrypt(message)
     assert decrypted is not None and bytes(decrypted) == plain
     for position in (4, 20, 36, 44, 52, len(message) - 1):
         changed = bytearray(message)
         changed[position] ^= 1
-        assert client.decrypt(memoryview(changed)) is None, position
+        assert decrypt(changed) is None, position
 
 
 def test_nonces_do_not_repeat() -> None:
