@@ -188,9 +188,9 @@ def interface(server: ServerState, session: Session) -> Interface:
     served = operations(
         (even.ElfrClearELFW, Status, calls.refuse),
         (even.ElfrBackupELFW, Status, calls.refuse),
-        (even.ElfrCloseEL, even.ElfrCloseELResponse, calls.close),
-        (even.ElfrNumberOfRecords, even.ElfrNumberOfRecordsResponse, calls.count),
-        (even.ElfrOldestRecord, even.ElfrOldestRecordResponse, calls.oldest),
+        (even.ElfrCloseEL, calls.close),
+        (even.ElfrNumberOfRecords, calls.count),
+        (even.ElfrOldestRecord, calls.oldest),
         (_with_name(even.ElfrOpenELW), HandleAndStatus, calls.open),
         (_with_name(even.ElfrRegisterEventSourceW), HandleAndStatus, calls.refuse_source),
         (_with_name(even.ElfrOpenBELW), HandleAndStatus, calls.open_backup),

@@ -157,12 +157,12 @@ def operations(context: Context) -> dict[int, Operation]:
     """Return the operations by opnum."""
     aliases, groups = _Aliases(context), _Groups(context)
     return ndr.operations(
-        (samr.SamrOpenGroup, samr.SamrOpenGroupResponse, groups.open),
-        (samr.SamrQueryInformationGroup, samr.SamrQueryInformationGroupResponse, groups.query),
-        (samr.SamrGetMembersInGroup, samr.SamrGetMembersInGroupResponse, groups.members),
-        (samr.SamrGetAliasMembership, samr.SamrGetAliasMembershipResponse, aliases.membership),
-        (samr.SamrOpenAlias, samr.SamrOpenAliasResponse, aliases.open),
-        (samr.SamrQueryInformationAlias, samr.SamrQueryInformationAliasResponse, aliases.query),
-        (samr.SamrGetMembersInAlias, samr.SamrGetMembersInAliasResponse, aliases.members),
+        (samr.SamrOpenGroup, groups.open),
+        (samr.SamrQueryInformationGroup, groups.query),
+        (samr.SamrGetMembersInGroup, groups.members),
+        (samr.SamrGetAliasMembership, aliases.membership),
+        (samr.SamrOpenAlias, aliases.open),
+        (samr.SamrQueryInformationAlias, aliases.query),
+        (samr.SamrGetMembersInAlias, aliases.members),
         (samr.SamrRemoveMemberFromForeignDomain, StatusResponse, aliases.remove_from_domain),
     )

@@ -223,7 +223,7 @@ def interface(server: ServerState, session: Session) -> Interface:
     service, shares, lists = _Service(server, session), Shares(server, session), Lists(server, session)
     more = operations(
         (srvs.NetprNameValidate, Status, service.validate_name),
-        (srvs.NetrDfsGetVersion, srvs.NetrDfsGetVersionResponse, service.dfs_version),
+        (srvs.NetrDfsGetVersion, service.dfs_version),
         *((declare(NDRCALL, opnum=number, structure=()), Status, service.refuse) for number in _REFUSED),
     )
     return Interface(

@@ -409,8 +409,8 @@ def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     control = _Control(server, session)
     served = operations(
-        (scmr.RCloseServiceHandle, scmr.RCloseServiceHandleResponse, control.close),
-        (scmr.RControlService, scmr.RControlServiceResponse, control.control),
+        (scmr.RCloseServiceHandle, control.close),
+        (scmr.RControlService, control.control),
         (scmr.RDeleteService, Status, control.refuse),
         (scmr.RLockServiceDatabase, HandleAndStatus, control.refuse),
         (
@@ -419,7 +419,7 @@ def interface(server: ServerState, session: Session) -> Interface:
             control.security,
         ),
         (scmr.RSetServiceObjectSecurity, Status, control.refuse),
-        (scmr.RQueryServiceStatus, scmr.RQueryServiceStatusResponse, control.status),
+        (scmr.RQueryServiceStatus, control.status),
         (scmr.RChangeServiceConfigW, TagAndStatus, control.refuse),
         (scmr.RCreateServiceW, TagHandleAndStatus, control.refuse),
         (
@@ -428,13 +428,13 @@ def interface(server: ServerState, session: Session) -> Interface:
             control.dependents,
         ),
         (scmr.REnumServicesStatusW, _listed, control.enumerate),
-        (scmr.ROpenSCManagerW, scmr.ROpenSCManagerWResponse, control.open_manager),
-        (scmr.ROpenServiceW, scmr.ROpenServiceWResponse, control.open_service),
-        (scmr.RQueryServiceConfigW, scmr.RQueryServiceConfigWResponse, control.config),
-        (scmr.RQueryServiceLockStatusW, scmr.RQueryServiceLockStatusWResponse, control.lock_status),
+        (scmr.ROpenSCManagerW, control.open_manager),
+        (scmr.ROpenServiceW, control.open_service),
+        (scmr.RQueryServiceConfigW, control.config),
+        (scmr.RQueryServiceLockStatusW, control.lock_status),
         (scmr.RStartServiceW, Status, control.start),
-        (scmr.RGetServiceDisplayNameW, scmr.RGetServiceDisplayNameWResponse, control.display_name),
-        (scmr.RGetServiceKeyNameW, scmr.RGetServiceKeyNameWResponse, control.key_name),
+        (scmr.RGetServiceDisplayNameW, control.display_name),
+        (scmr.RGetServiceKeyNameW, control.key_name),
         (scmr.RChangeServiceConfig2W, Status, control.refuse),
         (scmr.RQueryServiceConfig2W, lambda: ByteAnswer("lpBuffer", "pcbBytesNeeded"), control.config_2),
         (scmr.RQueryServiceStatusEx, lambda: ByteAnswer("lpBuffer", "pcbBytesNeeded"), control.status_extended),

@@ -133,9 +133,9 @@ def interface(server: ServerState, session: Session) -> Interface:
     service = _Service(server, session)
     served = operations(
         (wkst.NetrWkstaUserEnum, UserEnumResponse, service.users),
-        (wkst.NetrUseEnum, wkst.NetrUseEnumResponse, service.uses),
-        (wkst.NetrGetJoinInformation, wkst.NetrGetJoinInformationResponse, service.joined),
-        (wkst.NetrEnumerateComputerNames, wkst.NetrEnumerateComputerNamesResponse, service.names),
+        (wkst.NetrUseEnum, service.uses),
+        (wkst.NetrGetJoinInformation, service.joined),
+        (wkst.NetrEnumerateComputerNames, service.names),
         *(
             (declare(NDRCALL, opnum=number, structure=()), Status, service.refuse)
             for number in (22, 23, 24, 27, 28, 29)
