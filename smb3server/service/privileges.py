@@ -27,6 +27,7 @@ from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
 from smb3server.process.own_files import open_folder
+from smb3server.process.words import user_name
 from smb3server.status.model import ProcessRecord
 from smbdirect.providers.verbs import thread as verbs_thread
 
@@ -271,7 +272,7 @@ def in_force() -> ProcessRecord:
         permitted |= int(fields["CapPrm"], 16)
     return ProcessRecord(
         pid=os.getpid(),
-        user=_name(os.geteuid()),
+        user=user_name(os.geteuid()),
         acts_as_users=impersonate.may_act(),
         capabilities=capabilities.names(permitted),
         no_new_privs=all(fields.get("NoNewPrivs") == "1" for fields in threads),
@@ -279,10 +280,3 @@ def in_force() -> ProcessRecord:
         dumpable=_prctl(_PR_GET_DUMPABLE) == 1,
         core_limit=resource.getrlimit(resource.RLIMIT_CORE)[0],
     )
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -20,10 +20,10 @@ from smb3server.cli.client.options import (
     names_folder,
     run,
     shown,
-    size_text,
     take,
 )
 from smb3server.cli.exits import EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.process.words import amount
 
 if TYPE_CHECKING:
     from smb3server.client.mirror import MirrorOptions, Totals
@@ -217,8 +217,8 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
         return
     if quiet or dry_run:
         return
-    rate = f", {size_text(totals.bytes / seconds)}/s" if seconds and totals.bytes else ""
-    parts = [f"{totals.files} file{'s' * (totals.files != 1)}, {size_text(totals.bytes)} in {seconds:.1f} s{rate}"]
+    rate = f", {amount(totals.bytes / seconds)}/s" if seconds and totals.bytes else ""
+    parts = [f"{totals.files} file{'s' * (totals.files != 1)}, {amount(totals.bytes)} in {seconds:.1f} s{rate}"]
     for name in ("same", "removed", "skipped", "failed"):
         if count := getattr(totals, name):
             parts.append(f"{count} {name}")
@@ -226,7 +226,7 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
     for share in connected:
         why = f"; no RDMA: {share.why_not_rdma}" if share.why_not_rdma else ""
         before, after = share.compressed
-        packed = f"; {size_text(before)} travelled as {size_text(after)}" if before else ""
+        packed = f"; {amount(before)} travelled as {amount(after)}" if before else ""
         print(shown(f"{share.address.host}: {share.transport}{packed}{why}"), file=sys.stderr)
 
 

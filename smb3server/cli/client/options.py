@@ -264,15 +264,6 @@ def shown(text: str) -> str:
     return printable(text, 4096)
 
 
-def size_text(size: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
-
-
 def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]], *, moves_data: bool = False) -> int:
     """Run the body of a command with shares, and return its exit status. Errors become ``CommandError``.
 

@@ -9,6 +9,7 @@ from msgspec import UnsetType
 from rich.text import Text
 
 from smb3server.cli.status.layout import Cell, Column, Table, fit, paragraph
+from smb3server.process.words import amount
 from smb3server.status.model import (
     Caching,
     ChannelRecord,
@@ -32,22 +33,11 @@ _Moving = TypeVar("_Moving", SessionRecord, ChannelRecord, ShareRecord, UserReco
 
 OVERVIEW = ("sessions", "channels", "shares", "files")
 """The sections that are shown if none is named."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FEW_FILES = 50
 """Most files of the overview. ``status files`` has all."""
 _GOOD, _BAD, _WRONG = "green", "yellow", "bold red"
 _NEARLY = 0.8
 """Share of a limit from which on it is told."""
-
-
-def amount(count: float) -> str:
-    """Format a number of bytes for people."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
 
 
 def duration(seconds: float) -> str:
