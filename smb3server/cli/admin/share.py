@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,14 +53,11 @@ def command() -> None:
 def list_shares(server: ServerChoice, as_json: bool) -> int:
     """List the shares of a running server, and where each comes from."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.status.short_tables import print_table
+    from smb3server.cli.status.short_tables import print_list
 
     shares = ask_server(server, "share-list")["shares"]
-    if as_json:
-        print(json.dumps(shares, indent=2))
-        return EXIT_DONE
     rows = [(entry["name"], entry["origin"], str(entry["tree_connects"]), entry["path"]) for entry in shares]
-    print_table(("SHARE", "FROM", "IN USE", "PATH"), rows)
+    print_list(as_json, shares, ("SHARE", "FROM", "IN USE", "PATH"), rows)
     return EXIT_DONE
 
 

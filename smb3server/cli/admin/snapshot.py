@@ -117,21 +117,16 @@ def create(share: str, config: Path | None, state: Path | None) -> int:
 @click.option("--json", "as_json", is_flag=True, help="JSON: a list of objects.")
 def list_snapshots(share: str, config: Path | None, state: Path | None, as_json: bool) -> int:
     """List the snapshots of SHARE, the newest first: as clients name them, and their folders."""
-    import json
-
     from smb3server.backends.local.snapshot_making import CannotError
     from smb3server.backends.snapshot_names import token
-    from smb3server.cli.status.short_tables import print_table
+    from smb3server.cli.status.short_tables import print_list
 
     try:
         names = sorted(_maker(config, state, share).names().items(), reverse=True)
     except CannotError as error:
         raise CommandError(str(error)) from error
-    if as_json:
-        rows = [{"version": token(seconds), "time": seconds, "name": name} for seconds, name in names]
-        print(json.dumps(rows, indent=2))
-    else:
-        print_table(("VERSION", "NAME"), [(token(seconds), name) for seconds, name in names])
+    found = [{"version": token(seconds), "time": seconds, "name": name} for seconds, name in names]
+    print_list(as_json, found, ("VERSION", "NAME"), [(token(seconds), name) for seconds, name in names])
     return EXIT_DONE
 
 

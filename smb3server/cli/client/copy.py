@@ -70,11 +70,20 @@ def _copy_options(function: _Decorated) -> _Decorated:
     return function
 
 
-_recursive = click.option("-r", "--recursive", is_flag=True, help="Folders with everything below them, too.")
-_continue = click.option(
-    "-c", "--continue", "resume", is_flag=True, help="Go on where an interrupted copy of the same file stopped."
-)
-_update = click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time.")
+def _options_of_copies(function: _Decorated) -> _Decorated:
+    """Add the options of the commands that copy what their arguments name."""
+    for option in (
+        _copy_options,
+        click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time."),
+        click.option(
+            "-c", "--continue", "resume", is_flag=True, help="Go on where an interrupted copy of the same file stopped."
+        ),
+        click.option("-r", "--recursive", is_flag=True, help="Folders with everything below them, too."),
+        compress_option,
+        connection_options,
+    ):
+        function = option(function)
+    return function
 
 
 def _options(given: dict[str, Any], **more: Any) -> MirrorOptions:
@@ -187,6 +196,13 @@ def _copy(given: dict[str, Any], how: MirrorOptions, find: Callable[[Shares], An
     return run(connection, work, moves_data=True)
 
 
+def _copy_named(given: dict[str, Any], sources: Sequence[str], target: str) -> int:
+    """Copy what the arguments of a command name."""
+    recursive, resume, update = map(given.pop, ("recursive", "resume", "update"))
+    how = _options(given, recursive=recursive, resume=resume, only_changed=update)
+    return _copy(given, how, lambda shares: _entries(shares, sources, target))
+
+
 def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as_json: bool, dry_run: bool) -> None:
     """Say what was done, and how the data travelled."""
     connected = shares.connected
@@ -231,14 +247,9 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
 
 
 @click.command("get")
-@connection_options
-@compress_option
-@_recursive
-@_continue
-@_update
-@_copy_options
+@_options_of_copies
 @click.argument("words", nargs=-1, required=True, metavar=f"{_URL}... [LOCAL]")
-def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **options: Any) -> int:
+def get(words: tuple[str, ...], **options: Any) -> int:
     """Copy files of shares to this machine: into LOCAL if it is a folder, or under that name. Default: here.
 
     LOCAL with a slash at its end has to be a folder. No two files get the same name.
@@ -261,20 +272,14 @@ def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **o
     sources, target = (words, ".") if is_remote(words[-1]) else (words[:-1], words[-1])
     if not sources or not all(map(is_remote, sources)):
         raise click.UsageError("get copies from shares; put copies to them")
-    how = _options(options, recursive=recursive, resume=resume, only_changed=update)
-    return _copy(options, how, lambda shares: _entries(shares, sources, target))
+    return _copy_named(options, sources, target)
 
 
 @click.command("put")
-@connection_options
-@compress_option
-@_recursive
-@_continue
-@_update
-@_copy_options
+@_options_of_copies
 @click.argument("source", nargs=-1, required=True, metavar="LOCAL")
 @click.argument("target", metavar=_URL)
-def put(source: tuple[str, ...], target: str, recursive: bool, resume: bool, update: bool, **options: Any) -> int:
+def put(source: tuple[str, ...], target: str, **options: Any) -> int:
     """Copy files of this machine to a share: into a folder of it, or under a new name.
 
     A file appears under its name when it is complete and the server has written it to its disk: none is cut off or
@@ -291,20 +296,14 @@ def put(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upd
 
     if not is_remote(target) or any(map(is_remote, source)):
         raise click.UsageError("put copies from this machine to a share; get copies from one, and cp between two")
-    how = _options(options, recursive=recursive, resume=resume, only_changed=update)
-    return _copy(options, how, lambda shares: _entries(shares, source, target))
+    return _copy_named(options, source, target)
 
 
 @click.command("cp")
-@connection_options
-@compress_option
-@_recursive
-@_continue
-@_update
-@_copy_options
+@_options_of_copies
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE")
 @click.argument("target", metavar="TARGET")
-def cp(source: tuple[str, ...], target: str, recursive: bool, resume: bool, update: bool, **options: Any) -> int:
+def cp(source: tuple[str, ...], target: str, **options: Any) -> int:
     """Copy files: within a share (the server does it, no data travels), between shares, from a share or to it.
 
     \b
@@ -314,8 +313,7 @@ def cp(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upda
 
     Exit status: 0 all was copied, 1 something was not, 2 wrong usage, 3 the server cannot be reached, 130 interrupted.
     """
-    how = _options(options, recursive=recursive, resume=resume, only_changed=update)
-    return _copy(options, how, lambda shares: _entries(shares, source, target))
+    return _copy_named(options, source, target)
 
 
 @click.command("sync")
