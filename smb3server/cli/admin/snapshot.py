@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
 from smb3server.cli.running_server import FILE, FOLDER
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.backends.local.snapshot_making import SnapshotMaker
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
-
-
-def _server(function: _Decorated) -> _Decorated:
-    """Add the options ``--config`` and ``--state``, which say what server's shares are meant."""
-    for option in (
-        click.option(
-            "--state", type=FOLDER, metavar="DIR", help="The server's state directory, if the file does not name it."
-        ),
-        click.option(
-            "--config",
-            type=FILE,
-            metavar="FILE.toml",
-            help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
-        ),
-    ):
-        function = option(function)
-    return function
+_server = together(
+    click.option(
+        "--config",
+        type=FILE,
+        metavar="FILE.toml",
+        help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
+    ),
+    click.option(
+        "--state", type=FOLDER, metavar="DIR", help="The server's state directory, if the file does not name it."
+    ),
+)
+"""The options ``--config`` and ``--state``, which say what server's shares are meant."""
 
 
 @click.group()

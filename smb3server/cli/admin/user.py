@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +13,10 @@ from smb3server.cli import known_names
 from smb3server.cli.admin.password_input import PasswordSource, new_password, no_password_argument, password_options
 from smb3server.cli.admin.users_store import Store, get, store_options, tell_servers
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.auth.users_file import StoredUser, Users
-
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
 
 @click.group()
@@ -41,18 +40,15 @@ def command() -> None:
     """
 
 
-def field_options(function: _Decorated) -> _Decorated:
-    """Add the options for an account's fields."""
-    for option in (
-        click.option("--must-change/--no-must-change", default=None, help="Refuse logons until the password changes."),
-        click.option("--expires", metavar="DATE", help='Refuse logons from then on; "never".'),
-        click.option("--principal", metavar="NAME@REALM", help="Kerberos principal that has the account."),
-        click.option("--comment", metavar="TEXT", help="Shown in lists of users."),
-        click.option("--full-name", metavar="TEXT", help="Shown in lists of users."),
-        click.option("--unix-user", metavar="NAME", help="User of this machine that it acts as."),
-    ):
-        function = option(function)
-    return function
+field_options = together(
+    click.option("--unix-user", metavar="NAME", help="User of this machine that it acts as."),
+    click.option("--full-name", metavar="TEXT", help="Shown in lists of users."),
+    click.option("--comment", metavar="TEXT", help="Shown in lists of users."),
+    click.option("--principal", metavar="NAME@REALM", help="Kerberos principal that has the account."),
+    click.option("--expires", metavar="DATE", help='Refuse logons from then on; "never".'),
+    click.option("--must-change/--no-must-change", default=None, help="Refuse logons until the password changes."),
+)
+"""The options for an account's fields."""
 
 
 def _changed(user: StoredUser, fields: dict[str, Any]) -> StoredUser:

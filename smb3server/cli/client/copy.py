@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,67 +23,57 @@ from smb3server.cli.client.options import (
     take,
 )
 from smb3server.cli.exits import EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 from smb3server.process.words import amount
 
 if TYPE_CHECKING:
     from smb3server.client.mirror import MirrorOptions, Totals
     from smb3server.client.places import Item, Place
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 _URL = "smb://[USER@]HOST[:PORT]/SHARE/PATH"
 
+_copy_options = together(
+    click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(1, 64),
+        default=4,
+        show_default=True,
+        help="Files at a time; of those up to 64 KiB eight times as many.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out names that match, or paths if it has a slash; NAME/ stands for folders only.",
+    ),
+    click.option(
+        "--links",
+        type=click.Choice(("skip", "follow")),
+        default="skip",
+        show_default=True,
+        help="What becomes of symbolic links.",
+    ),
+    click.option("--no-sparse", is_flag=True, help="Copy holes of files as zeros."),
+    click.option("-a", "--attributes", is_flag=True, help="Keep read-only, hidden, system and archive."),
+    click.option("--verify", is_flag=True, help="Read both files again and compare them."),
+    click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done."),
+    click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+    click.option("-v", "--verbose", is_flag=True, help="Also name files that are left as they are."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object per file, and one at the end."),
+)
 
-def _copy_options(function: _Decorated) -> _Decorated:
-    for option in reversed(
-        (
-            click.option(
-                "-j",
-                "--jobs",
-                type=click.IntRange(1, 64),
-                default=4,
-                show_default=True,
-                help="Files at a time; of those up to 64 KiB eight times as many.",
-            ),
-            click.option(
-                "--exclude",
-                multiple=True,
-                metavar="PATTERN",
-                help="Leave out names that match, or paths if it has a slash; NAME/ stands for folders only.",
-            ),
-            click.option(
-                "--links",
-                type=click.Choice(("skip", "follow")),
-                default="skip",
-                show_default=True,
-                help="What becomes of symbolic links.",
-            ),
-            click.option("--no-sparse", is_flag=True, help="Copy holes of files as zeros."),
-            click.option("-a", "--attributes", is_flag=True, help="Keep read-only, hidden, system and archive."),
-            click.option("--verify", is_flag=True, help="Read both files again and compare them."),
-            click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done."),
-            click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
-            click.option("-v", "--verbose", is_flag=True, help="Also name files that are left as they are."),
-            click.option("--json", "as_json", is_flag=True, help="One JSON object per file, and one at the end."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def _options_of_copies(function: _Decorated) -> _Decorated:
-    """Add the options of the commands that copy what their arguments name."""
-    for option in (
-        _copy_options,
-        click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time."),
-        click.option(
-            "-c", "--continue", "resume", is_flag=True, help="Go on where an interrupted copy of the same file stopped."
-        ),
-        click.option("-r", "--recursive", is_flag=True, help="Folders with everything below them, too."),
-        compress_option,
-        connection_options,
-    ):
-        function = option(function)
-    return function
+_options_of_copies = together(
+    connection_options,
+    compress_option,
+    click.option("-r", "--recursive", is_flag=True, help="Folders with everything below them, too."),
+    click.option(
+        "-c", "--continue", "resume", is_flag=True, help="Go on where an interrupted copy of the same file stopped."
+    ),
+    click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time."),
+    _copy_options,
+)
+"""The options of the commands that copy what their arguments name."""
 
 
 def _options(given: dict[str, Any], **more: Any) -> MirrorOptions:
