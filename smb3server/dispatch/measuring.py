@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import Pending
 from smb3server.process.words import endpoint
+from smb3server.state.events import command_name, status_name
 from smb3server.wire.create import parse_request
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus, StatusError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.fetch import Fetch
     from smb3server.dispatch.request import Request, Response
     from smb3server.dispatch.watchdog import Watchdog
-    from smb3server.state.objects import Connection, TreeConnect
+from smb3server.state.objects import Connection, TreeConnect
 
 requests_log = logging.getLogger("smb3server.files.requests")
 """One line for each request, at the level debug."""
@@ -169,10 +170,10 @@ class Observer:
             requests_log.debug(
                 "%s %s%s%s: %s, %.3f ms",
                 endpoint(connection.transport.peer_address),
-                _name(Command, command),
+                command_name(command),
                 f" {share}" if share else "",
                 f" {'/'.join(path)!r}" if path else "",
-                _name(NtStatus, status),
+                status_name(status),
                 seconds * 1000,
             )
 
@@ -251,10 +252,3 @@ def named_path(command: int, message: memoryview) -> Path:
         except (StatusError, DecodeError):
             return ()
     return ()
-
-
-def _name(kind: type[Command] | type[NtStatus], value: int) -> str:
-    try:
-        return kind(value).name
-    except ValueError:
-        return f"0x{value:x}"
