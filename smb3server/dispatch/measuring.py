@@ -103,13 +103,7 @@ class Observer:
         return time.monotonic(), time.thread_time() if self._watchdog is not None else 0.0
 
     def answered(
-        self,
-        command: int,
-        connection: Connection,
-        tree: TreeConnect | None,
-        path: Path,
-        start: Start,
-        status: int = 0,
+        self, command: int, connection: Connection, tree: TreeConnect | None, path: Path, start: Start, status: int = 0
     ) -> None:
         """Note that a request was answered in the turn in which its work began. ``path``: that of its open, if it has
         one."""

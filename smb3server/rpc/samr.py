@@ -88,11 +88,7 @@ class _Service:
     def enumerate_domains(self, request: Any, answer: Any) -> None:
         """Serve SamrEnumerateDomainsInSamServer. [MS-SAMR 3.1.5.2.1]"""
         self._context.handles.find(request["ServerHandle"], ServerObject)
-        self._entries(
-            request,
-            answer,
-            [(0, self._context.accounts.domain), (1, "Builtin")],
-        )
+        self._entries(request, answer, [(0, self._context.accounts.domain), (1, "Builtin")])
 
     def open_domain(self, request: Any, answer: Any) -> None:
         """Serve SamrOpenDomain. [MS-SAMR 3.1.5.1.5]"""

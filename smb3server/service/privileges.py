@@ -40,9 +40,7 @@ _OWN_METADATA = (
 """The server writes descriptors, attributes, times and owners of files as itself, whoever owns the file. Opens that
 outlive their connection are reopened by file handle, and open_by_handle_at(2) requires CAP_DAC_READ_SEARCH.
 """
-_OF_THREADS = {
-    verbs_thread.NAME: Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE,
-}
+_OF_THREADS = {verbs_thread.NAME: Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE}
 """Capabilities, by thread name, of threads that keep their own set, because their credentials must never change.
 
 The verbs thread registers memory, binds RDMA ports below 1024 (Linux requires CAP_NET_BIND_SERVICE there, too) and

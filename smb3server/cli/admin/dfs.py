@@ -72,12 +72,7 @@ def _split(name: str) -> dict[str, str]:
 @click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
 @_SET
 @server_choice
-def add(
-    link: str,
-    targets: Sequence[str],
-    settings: Sequence[str],
-    server: ServerChoice,
-) -> int:
+def add(link: str, targets: Sequence[str], settings: Sequence[str], server: ServerChoice) -> int:
     """Add a link, at once. TARGET is //SERVER/SHARE, or SHARE for a share of this server."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.config.schema import Link
@@ -95,12 +90,7 @@ def add(
 @_SET
 @unset_option
 @server_choice
-def set_settings(
-    link: str,
-    settings: Sequence[str],
-    defaults: Sequence[str],
-    server: ServerChoice,
-) -> int:
+def set_settings(link: str, settings: Sequence[str], defaults: Sequence[str], server: ServerChoice) -> int:
     """Change a link that was added at run time. Clients learn it when what they remember is too old."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.config.schema import Link

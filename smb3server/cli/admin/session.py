@@ -59,13 +59,7 @@ def list_sessions(user: str, share: str, as_json: bool, server: ServerChoice) ->
 @_SHARE
 @_JSON
 @server_choice
-def close(
-    ids: Sequence[str],
-    user: str,
-    share: str,
-    as_json: bool,
-    server: ServerChoice,
-) -> int:
+def close(ids: Sequence[str], user: str, share: str, as_json: bool, server: ServerChoice) -> int:
     """End sessions, with all their open files.
 
     The clients learn it with their next request, and may log on again. To keep a user out, remove or disable the

@@ -67,23 +67,12 @@ def list_shares(server: ServerChoice, as_json: bool) -> int:
 @_SET
 @click.option("--temporary", is_flag=True, help="Forget it at the next restart.")
 @server_choice
-def add(
-    name: str,
-    path: Path,
-    settings: Sequence[str],
-    temporary: bool,
-    server: ServerChoice,
-) -> int:
+def add(name: str, path: Path, settings: Sequence[str], temporary: bool, server: ServerChoice) -> int:
     """Share the directory PATH as NAME, at once."""
     from smb3server.cli.ask_server import ask_server
 
     share = ask_server(
-        server,
-        "share-add",
-        name=name,
-        path=str(path.absolute()),
-        options=read_settings(settings),
-        temporary=temporary,
+        server, "share-add", name=name, path=str(path.absolute()), options=read_settings(settings), temporary=temporary
     )["share"]
     kept = "" if share["origin"] == "run time" else " until the server restarts"
     print(f"share {name}: {share['path']}{kept}")
@@ -97,12 +86,7 @@ def add(
 @_SET
 @unset_option
 @server_choice
-def set_settings(
-    name: str,
-    settings: Sequence[str],
-    defaults: Sequence[str],
-    server: ServerChoice,
-) -> int:
+def set_settings(name: str, settings: Sequence[str], defaults: Sequence[str], server: ServerChoice) -> int:
     """Change settings of a share that was added at run time. Clients stay connected where they may."""
     from smb3server.cli.ask_server import ask_server
 

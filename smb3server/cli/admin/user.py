@@ -97,13 +97,7 @@ def _hash(name: str, source: PasswordSource, old: bytes | None, store: Store) ->
 @field_options
 @store_options
 def add(
-    name: str,
-    store: Store,
-    password_file: Path | None,
-    password_stdin: bool,
-    random: bool,
-    force: bool,
-    **fields: Any,
+    name: str, store: Store, password_file: Path | None, password_stdin: bool, random: bool, force: bool, **fields: Any
 ) -> None:
     """Add the user NAME. The password is asked for.
 
@@ -312,13 +306,7 @@ def groups(name: str | None, store: Store, as_json: bool) -> None:
               help="Act as the users of this machine with the same names. Default: as root.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Change nothing, and show what would be done.")
 @store_options
-def import_users(
-    source: Any,
-    replaces: bool,
-    unix_users: bool | None,
-    dry_run: bool,
-    store: Store,
-) -> int:
+def import_users(source: Any, replaces: bool, unix_users: bool | None, dry_run: bool, store: Store) -> int:
     """Import users with their passwords from Samba: FILE is what "pdbedit -Lw" prints, or an smbpasswd file, or -.
 
     As root each acts as this machine's user of the same name, whatever number the list has. Users without one, users

@@ -74,12 +74,7 @@ class _Seconds(click.ParamType[float]):
 
 def _timeout(function: _Decorated) -> _Decorated:
     return click.option(
-        "--timeout",
-        type=_Seconds(),
-        default=30.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait.",
+        "--timeout", type=_Seconds(), default=30.0, show_default=True, metavar="SECONDS", help="How long to wait."
     )(function)
 
 
