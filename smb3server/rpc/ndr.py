@@ -8,12 +8,16 @@ import os
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impacket.dcerpc.v5.dtypes import USHORT
 from impacket.dcerpc.v5.ndr import NDRPOINTER
 
 from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, FAULT_UNSPECIFIED, Deferred, Fault, Operation
+
+if TYPE_CHECKING:
+    from smb3server.state.objects import Session
+    from smb3server.state.server_state import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -211,3 +215,16 @@ class Handles:
         key = _key(handle)
         if self._open.pop(key, None) is None:
             raise Fault(CONTEXT_MISMATCH)
+
+
+class Calls:
+    """The calls of one client to an interface."""
+
+    def __init__(self, server: ServerState, session: Session) -> None:
+        self._server = server
+        self._session = session
+        self._handles = Handles()
+
+    @property
+    def _is_administrator(self) -> bool:
+        return self._server.accounts.administers(self._session.identity)

@@ -28,14 +28,12 @@ from smb3server.rpc.ndr import (
     NERR_NET_NAME_NOT_FOUND,
     NERR_UNKNOWN_DEVICE,
     NULL_HANDLE,
-    Handles,
+    Calls,
     declare,
     text,
 )
 from smb3server.rpc.srvsvc_lists import shown_path
-from smb3server.state.objects import Session
 from smb3server.state.ports import ShareAdministration, ShareChangeError, ShareProblem
-from smb3server.state.server_state import ServerState
 from smb3server.state.share import OFFLINE_FILES, Share, ShareCapabilities, ShareFlags, ShareType
 
 STYPE_DISKTREE, STYPE_IPC, STYPE_TEMPORARY, STYPE_SPECIAL = 0x00000000, 0x00000003, 0x40000000, 0x80000000
@@ -117,18 +115,9 @@ def unix_path(path: str) -> str:
     return path[2:] if re.match(r"[A-Za-z]:/", path) else path
 
 
-class Shares:
-    """The shares, as the user of one session may see and change them."""
-
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-        self._handles = Handles()
-        """Shares whose removal has begun. [MS-SRVS 3.1.4.14]"""
-
-    @property
-    def _is_administrator(self) -> bool:
-        return self._server.accounts.administers(self._session.identity)
+class Shares(Calls):
+    """The shares, as the user of one session may see and change them. Handles are of shares whose removal has begun.
+    [MS-SRVS 3.1.4.14]"""
 
     # Looking
 

@@ -25,7 +25,7 @@ from smb3server.rpc.ndr import (
     NULL_HANDLE,
     ByteAnswer,
     CallError,
-    Handles,
+    Calls,
     declare,
     operations,
     text,
@@ -154,14 +154,7 @@ def _listing(services: list[Service], status: bytes, size: int) -> _Listing:
     return _Listing(fixed + bytes(size - len(fixed) - len(strings)) + strings, count, sum(lengths[count:]))
 
 
-class _Control:
-    """The calls of one client."""
-
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-        self._handles = Handles()
-
+class _Control(Calls):
     def _manager(self, handle: Any, right: int) -> None:
         """Check a handle of the database. Raises ``Fault``, or ``CallError`` for a right that it has not."""
         found = self._handles.find(handle)
@@ -273,7 +266,7 @@ class _Control:
         room = int(request["lpcchBuffer"])
         answer["lpDisplayName"], answer["lpcchBuffer"] = text(""), room
         self._manager(request["hSCManager"], _CONNECT)
-        if not self._server.accounts.administers(self._session.identity):
+        if not self._is_administrator:
             raise CallError(ERROR_ACCESS_DENIED)
         name = named()
         answer["lpcchBuffer"] = len(name)

@@ -15,6 +15,7 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_PARAMETER,
     ERROR_NOT_SUPPORTED,
     CallError,
+    Calls,
     declare,
     operation,
     operations,
@@ -44,15 +45,7 @@ UserEnumResponse = declare(
 Status = declare(NDRCALL, structure=(("ErrorCode", ULONG),))
 
 
-class _Service:
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-
-    @property
-    def _is_administrator(self) -> bool:
-        return self._server.accounts.administers(self._session.identity)
-
+class _Service(Calls):
     @property
     def _group(self) -> str:
         """The domain that the server is a member of, or the workgroup."""
