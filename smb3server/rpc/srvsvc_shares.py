@@ -7,8 +7,10 @@ stay as they are, except for their permissions.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from impacket.dcerpc.v5 import srvs
@@ -236,13 +238,8 @@ class Shares(Calls):
     async def add(self, request: Any) -> Any:
         """Serve NetrShareAdd. [MS-SRVS 3.1.4.7]"""
         answer = srvs.NetrShareAddResponse()
-        try:
+        with _finishing(answer, request):
             await self._add(int(request["Level"]), request["InfoStruct"])
-            _finish(answer, request, None)
-        except _WrongError as error:
-            _finish(answer, request, error)
-        except ShareChangeError as error:
-            _finish(answer, request, _WrongError(_ERRORS[error.problem]))
         return answer
 
     async def _add(self, level: int, union: Any) -> None:
@@ -287,13 +284,8 @@ class Shares(Calls):
     async def set_info(self, request: Any) -> Any:
         """Serve NetrShareSetInfo. [MS-SRVS 3.1.4.11]"""
         answer = srvs.NetrShareSetInfoResponse()
-        try:
+        with _finishing(answer, request):
             await self._set_info(_name(request["NetName"]), int(request["Level"]), request["ShareInfo"])
-            _finish(answer, request, None)
-        except _WrongError as error:
-            _finish(answer, request, error)
-        except ShareChangeError as error:
-            _finish(answer, request, _WrongError(_ERRORS[error.problem]))
         return answer
 
     async def _set_info(self, name: str, level: int, union: Any) -> None:
@@ -441,8 +433,15 @@ def _options_of(flags: int, share: Share) -> dict[str, object | None]:
     return options
 
 
-def _finish(answer: Any, request: Any, error: _WrongError | None) -> None:
-    """Fill in the end of an answer. ParmErr is there if the client has asked for it. [MS-SRVS 2.2.2.11]"""
-    asked = isinstance(request["ParmErr"], int)
-    answer["ParmErr"] = (error.member if error is not None else 0) if asked else NULL
-    answer["ErrorCode"] = error.error if error is not None else 0
+@contextlib.contextmanager
+def _finishing(answer: Any, request: Any) -> Iterator[None]:
+    """Fill in the end of an answer afterwards. ParmErr is there if the client has asked for it. [MS-SRVS 2.2.2.11]"""
+    wrong = _WrongError(0)
+    try:
+        yield
+    except _WrongError as error:
+        wrong = error
+    except ShareChangeError as error:
+        wrong = _WrongError(_ERRORS[error.problem])
+    answer["ParmErr"] = wrong.member if isinstance(request["ParmErr"], int) else NULL
+    answer["ErrorCode"] = wrong.error
