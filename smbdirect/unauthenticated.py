@@ -70,11 +70,7 @@ class UnauthenticatedPeers:
     """A table of bounded size. The unit of its sizes is connections or bytes."""
 
     def __init__(
-        self,
-        limit: int,
-        per_source: int = 0,
-        grace: float = GRACE,
-        clock: Callable[[], float] = time.monotonic,
+        self, limit: int, per_source: int = 0, grace: float = GRACE, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``limit`` applies to all sources together, ``per_source`` to each (0 means that there is no such limit). For
         ``grace`` seconds a newcomer whose source holds as much cannot evict an entry."""

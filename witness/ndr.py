@@ -241,12 +241,7 @@ ByteArray = declare(NDRUniConformantArray, item="c")
 PByteArray = declare(NDRPOINTER, referent=(("Data", ByteArray),))
 RespAsyncNotify = declare(
     NDRSTRUCT,
-    structure=(
-        ("MessageType", ULONG),
-        ("Length", ULONG),
-        ("NumberOfMessages", ULONG),
-        ("MessageBuffer", PByteArray),
-    ),
+    structure=(("MessageType", ULONG), ("Length", ULONG), ("NumberOfMessages", ULONG), ("MessageBuffer", PByteArray)),
 )
 PRespAsyncNotify = declare(NDRPOINTER, referent=(("Data", RespAsyncNotify),))
 

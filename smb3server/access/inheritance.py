@@ -153,7 +153,4 @@ def _resolve(ace: Ace, flags: int, child: Child) -> list[Ace]:
     effective = ace._replace(flags=flags, sid=sid, mask=map_generic(ace.mask))
     if (effective.sid, effective.mask) == (ace.sid, ace.mask) or not (child.is_container and flags & _INHERITABLE):
         return [effective._replace(flags=flags if child.is_container else flags & ~_INHERITANCE)]
-    return [
-        effective._replace(flags=flags & ~_INHERITANCE),
-        ace._replace(flags=flags | int(AceFlag.INHERIT_ONLY)),
-    ]
+    return [effective._replace(flags=flags & ~_INHERITANCE), ace._replace(flags=flags | int(AceFlag.INHERIT_ONLY))]

@@ -6,6 +6,7 @@ entry of the DACL.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server.access import decide
@@ -38,18 +39,11 @@ def _number(sid: Sid | None, kind: int) -> int | None:
     return number if (nfs, what) == (_NFS, kind) else None
 
 
-def _owner(sid: Sid | None) -> int | None:
+def _id(sid: Sid | None, kind: int, known: Callable[[Sid], int | None]) -> int | None:
     if sid is None:
         return None
-    number = _number(sid, _USER)
-    return uid_of(sid) if number is None else number
-
-
-def _group(sid: Sid | None) -> int | None:
-    if sid is None:
-        return None
-    number = _number(sid, _GROUP)
-    return gid_of(sid) if number is None else number
+    number = _number(sid, kind)
+    return known(sid) if number is None else number
 
 
 def _mode(descriptor: SecurityDescriptor) -> int | None:
@@ -71,8 +65,8 @@ def change(handle: Handle, which: int, data: memoryview, caller: Caller) -> bool
         asked = unpack(data)
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
-    uid = _owner(asked.owner) if which & _OWNER else None
-    gid = _group(asked.group) if which & _PRIMARY_GROUP else None
+    uid = _id(asked.owner, _USER, uid_of) if which & _OWNER else None
+    gid = _id(asked.group, _GROUP, gid_of) if which & _PRIMARY_GROUP else None
     mode = _mode(asked) if which & _DACL else None
     if (which & _OWNER and uid is None) or (which & _PRIMARY_GROUP and gid is None):
         return False

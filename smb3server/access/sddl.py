@@ -87,11 +87,7 @@ _CLAIMS = {
     "TX": ClaimType.OCTET_STRING,
     "TB": ClaimType.BOOLEAN,
 }
-_LIMITS = {
-    ClaimType.INT64: range(-1 << 63, 1 << 63),
-    ClaimType.UINT64: range(1 << 64),
-    ClaimType.BOOLEAN: range(2),
-}
+_LIMITS = {ClaimType.INT64: range(-1 << 63, 1 << 63), ClaimType.UINT64: range(1 << 64), ClaimType.BOOLEAN: range(2)}
 _NULL = "NO_ACCESS_CONTROL"
 _ACL_BITS = {
     "P": int(Control.DACL_PROTECTED),

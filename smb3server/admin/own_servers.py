@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from smb3server.admin.socket import ask, running
+from smb3server.net.host_lists import is_loopback
 
 ANSWER_TIMEOUT = 5.0
 
@@ -29,14 +29,7 @@ class OwnServer:
     @property
     def fabrics(self) -> list[str]:
         """Fabrics served at addresses that other machines can reach."""
-        return list(dict.fromkeys(fabric for fabric, host, _ in self.served if not _is_loopback(host)))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return list(dict.fromkeys(fabric for fabric, host, _ in self.served if not is_loopback(host)))
 
 
 def own_servers(directory: Path | None = None) -> list[OwnServer]:

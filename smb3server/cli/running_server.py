@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from smb3server.cli.exits import EXIT_NO_SERVER, EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 
 FILE = click.Path(readable=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -74,13 +75,11 @@ def server_choice(function: Callable[..., _Result]) -> Callable[..., _Result]:
     def choose(*, state: Path | None, socket: Path | None, config: Path | None, **others: Any) -> _Result:
         return function(server=ServerChoice(state, socket, config), **others)
 
-    for option in (
-        click.option("--config", type=FILE, metavar="FILE.toml", help="The server's configuration file."),
-        click.option("--socket", type=FILE, metavar="PATH", help="The server's admin socket."),
+    return together(
         click.option("--state", type=FOLDER, metavar="DIR", help="The server's state directory."),
-    ):
-        choose = option(choose)
-    return choose
+        click.option("--socket", type=FILE, metavar="PATH", help="The server's admin socket."),
+        click.option("--config", type=FILE, metavar="FILE.toml", help="The server's configuration file."),
+    )(choose)
 
 
 def _running() -> list[Path]:

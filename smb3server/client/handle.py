@@ -266,8 +266,7 @@ class Handle:
                 self._changes += 1
                 return
         count = await self._piece(
-            lambda tree, file: tree.write(file, offset, data),
-            lambda channel, count: self.link.count(channel, count, 0),
+            lambda tree, file: tree.write(file, offset, data), lambda channel, count: self.link.count(channel, count, 0)
         )
         if count < len(data):
             raise errors.make(errno.EIO, self.path, reason=f"the server wrote {count} of {len(data)} bytes")

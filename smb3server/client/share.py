@@ -521,12 +521,7 @@ class Share:
         return await self.write_bytes(path, text.encode(encoding, errors))
 
     async def download(
-        self,
-        path: StrPath,
-        local: StrPath,
-        *,
-        exact: bool = False,
-        **how: Unpack[CopyKeywords],
+        self, path: StrPath, local: StrPath, *, exact: bool = False, **how: Unpack[CopyKeywords]
     ) -> Transfer:
         """Copy a file of the share to a local file, or into a local folder.
 
@@ -586,12 +581,7 @@ class Share:
         if not exact and (not clean or str(path).endswith("/") or await self.is_dir(clean)):
             clean = names.join(clean, Path(source).name)
         share, there = (self, clean) if self._links is None else await self._place(clean)
-        return await transfers.upload(
-            _Target(share, there, replace),
-            source,
-            CopyOptions(**how),
-            attributes,
-        )
+        return await transfers.upload(_Target(share, there, replace), source, CopyOptions(**how), attributes)
 
     async def copy(
         self,
@@ -620,11 +610,7 @@ class Share:
             raise errors.make(errno.EINVAL, clean, reason="source and target are the same file", to=clean_target)
         handle = await self._handle(clean, int(Access.GENERIC_READ), options=_NO_FOLDER)
         try:
-            return await copying.copy(
-                handle,
-                _Target(share, there, replace),
-                CopyOptions(**how),
-            )
+            return await copying.copy(handle, _Target(share, there, replace), CopyOptions(**how))
         finally:
             await handle.close()
 

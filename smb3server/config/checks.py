@@ -16,11 +16,12 @@ from smb3server.config import processes
 from smb3server.config.error import ConfigError, Problems, RightsError, label
 from smb3server.config.model import Config, ShareConfig
 from smb3server.config.sections import did_you_mean
-from smb3server.config.sources.host_users import user_name, wrong_host_users
+from smb3server.config.sources.host_users import wrong_host_users
 from smb3server.config.sources.users import clashes
 from smb3server.net import store_access
 from smb3server.net.store_url import parse_url
 from smb3server.process.presence import exists, is_folder
+from smb3server.process.words import user_name
 from smb3server.settings.domain import SLICE
 from smb3server.settings.limits import SMALLEST_IO
 from smb3server.wire.negotiate import Dialect

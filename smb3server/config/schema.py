@@ -47,11 +47,7 @@ Processes = Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]
 ReadSize = Annotated[int, Meta(ge=0, le=LARGEST_IO)]
 Mode = Annotated[str, Meta(pattern="^0?[0-7]{3}$", title='permissions in octal digits, as "0640"')]
 NetbiosName = Annotated[
-    str,
-    Meta(
-        pattern=r'^[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}$',
-        title="a NetBIOS name: 1 to 15 characters, no spaces",
-    ),
+    str, Meta(pattern=r'^[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}$', title="a NetBIOS name: 1 to 15 characters, no spaces")
 ]
 ClusterName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,63}$", title="a name of at most 63 letters, digits, - and _")
@@ -639,11 +635,7 @@ class StoragePolicy(Section, kw_only=True):
 
     id: Annotated[
         str,
-        about(
-            "the GUID by which clients ask for it",
-            Effect.AT_ONCE,
-            example="ec320704-6443-426c-ab74-86413e90dbfb",
-        ),
+        about("the GUID by which clients ask for it", Effect.AT_ONCE, example="ec320704-6443-426c-ab74-86413e90dbfb"),
     ]
     name: Annotated[str, about("for reports", Effect.AT_ONCE, example="gold")]
     minimum_iops: Annotated[
@@ -721,11 +713,7 @@ class Cluster(Section):
 
     etcd: Annotated[
         str | None,
-        about(
-            "as `--cluster`",
-            example="etcds://192.0.2.21:2379,192.0.2.22:2379,192.0.2.23:2379",
-            unset="none",
-        ),
+        about("as `--cluster`", example="etcds://192.0.2.21:2379,192.0.2.22:2379,192.0.2.23:2379", unset="none"),
     ] = None
     node: Annotated[
         ClusterName | None,
@@ -777,10 +765,7 @@ class Cluster(Section):
     cert: Annotated[
         str | None,
         about(
-            "file with this node's certificate for etcd",
-            example="/etc/smb3server/node.pem",
-            unset="none",
-            is_path=True,
+            "file with this node's certificate for etcd", example="/etc/smb3server/node.pem", unset="none", is_path=True
         ),
     ] = None
     key: Annotated[
@@ -825,17 +810,13 @@ class Cluster(Section):
 class Service(Section):
     """A service of the cluster: shares and addresses that move together from node to node."""
 
-    name: Annotated[
-        ClusterName,
-        about("letters, digits, `-` and `_`", example="files"),
-    ]
+    name: Annotated[ClusterName, about("letters, digits, `-` and `_`", example="files")]
     addresses: Annotated[
         list[str],
         about("`ADDRESS/PREFIX@INTERFACE`; they move with the service", example=["192.0.2.10/24@eth0"], unset="none"),
     ] = field(default_factory=list)
     nodes: Annotated[
-        list[str],
-        about("names of the nodes that may have it, best first", example=["a", "b"], unset="any"),
+        list[str], about("names of the nodes that may have it, best first", example=["a", "b"], unset="any")
     ] = field(default_factory=list)
 
 
@@ -853,10 +834,7 @@ class Witness(Section):
     listen: Annotated[list[str], about("list of addresses", example=["192.0.2.11"], unset="that of `[server]`")] = (
         field(default_factory=list)
     )
-    port: Annotated[
-        Port,
-        about("TCP port; 0: any free one, and clients ask the endpoint mapper for it"),
-    ] = 0
+    port: Annotated[Port, about("TCP port; 0: any free one, and clients ask the endpoint mapper for it")] = 0
     endpoint_mapper: Annotated[bool, about("also serve the endpoint mapper")] = True
     endpoint_mapper_port: Annotated[Port, about("its port; clients look for 135")] = 135
     require_privacy: Annotated[bool, about("refuse calls that are only signed")] = False
@@ -874,8 +852,7 @@ class Log(Section):
     auth: Annotated[LogLevel | None, about("logons and sessions", example="debug", unset=_AS_ALL)] = None
     rdma: Annotated[LogLevel | None, about("SMB Direct and the RDMA fabrics", example="info", unset=_AS_ALL)] = None
     files: Annotated[
-        LogLevel | None,
-        about("shares and files; `debug` has a line for each request", example="info", unset=_AS_ALL),
+        LogLevel | None, about("shares and files; `debug` has a line for each request", example="info", unset=_AS_ALL)
     ] = None
     rpc: Annotated[LogLevel | None, about("pipes and RPC", example="warning", unset=_AS_ALL)] = None
     cluster: Annotated[LogLevel | None, about("cluster, stores and Witness", example="info", unset=_AS_ALL)] = None
@@ -926,8 +903,7 @@ class Web(Section):
         ),
     ] = field(default_factory=list)
     plain_http: Annotated[
-        bool,
-        about("serve other machines without TLS: passwords and the names of files cross the network in the clear"),
+        bool, about("serve other machines without TLS: passwords and the names of files cross the network in the clear")
     ] = False
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from smb3server.backends import names
 from smb3server.backends.name_rules import WINDOWS, Key
-from smb3server.net.host_lists import Network
+from smb3server.net.host_lists import Network, is_address
 
 DEFAULT_TTL = 300
 """Seconds that clients keep a referral, as on Windows."""
@@ -80,7 +80,7 @@ class Target:
             raise ValueError(f"{text}: write //SERVER/SHARE, or SHARE for a share of this server")
         if not parts or (place.startswith("//") and not server):
             raise ValueError(f"{text}: it names no share; write //SERVER/SHARE, or SHARE for a share of this server")
-        if any(character in server for character in ':*?"<>| ') and not _is_address(server):
+        if any(character in server for character in ':*?"<>| ') and not is_address(server):
             raise ValueError(f"{text}: {server} is no name or address of a server; a port cannot be given")
         found = {}
         for option in options:
@@ -97,14 +97,6 @@ class Target:
         if not rank.isascii() or not rank.isdigit() or int(rank) > MAX_RANK:
             raise ValueError(f"{text}: rank is 0 to {MAX_RANK}")
         return cls(server, _checked(parts, text), priority, int(rank), found.get("site", ""))
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _checked(parts: Iterable[str], text: str) -> Path:

@@ -49,10 +49,7 @@ def link_local_addresses(path: Path = IF_INET6) -> dict[int, str]:
 
 
 def choose(
-    interfaces: Iterable[Interface],
-    served: Collection[str],
-    wanted: Collection[str],
-    link_local: dict[int, str],
+    interfaces: Iterable[Interface], served: Collection[str], wanted: Collection[str], link_local: dict[int, str]
 ) -> list[Link]:
     """Return the links to announce on.
 

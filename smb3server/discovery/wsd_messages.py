@@ -174,8 +174,5 @@ class TargetService:
             for dialect, section in sections.items()
         )
         return envelope(
-            f"{TRANSFER}/GetResponse",
-            ANONYMOUS,
-            f"<wsx:Metadata>{body}</wsx:Metadata>",
-            relates_to=request.message_id,
+            f"{TRANSFER}/GetResponse", ANONYMOUS, f"<wsx:Metadata>{body}</wsx:Metadata>", relates_to=request.message_id
         )

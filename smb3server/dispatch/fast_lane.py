@@ -117,11 +117,7 @@ class FastLane:
         return not fenced and self.take(head, head.view, None, payload)
 
     def take(
-        self,
-        inbound: InboundMessage,
-        view: memoryview,
-        cipher_session: Session | None,
-        payload: Payload | None = None,
+        self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None, payload: Payload | None = None
     ) -> bool:
         """Answer an ordinary message and release it. Return False, with nothing changed, for any other.
 

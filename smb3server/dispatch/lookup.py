@@ -9,7 +9,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
+    from smb3server.backends.base import Backend, Handle
     from smb3server.dispatch.chain import Fresh
     from smb3server.dispatch.request import Request, TreeRequest
     from smb3server.state.objects import Open
@@ -56,6 +56,13 @@ def handle_of(opened: Open) -> Handle:
     if opened.handle is None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     return opened.handle
+
+
+def store_of(opened: Open) -> Backend:
+    """Return the store of an open. Raises ``StatusError``: INVALID_DEVICE_REQUEST for a pipe."""
+    if opened.store is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    return opened.store
 
 
 def _check_sequence(request: Request, opened: Open) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import Pending
 from smb3server.process.words import endpoint
+from smb3server.state.events import command_name, status_name
 from smb3server.wire.create import parse_request
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus, StatusError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.fetch import Fetch
     from smb3server.dispatch.request import Request, Response
     from smb3server.dispatch.watchdog import Watchdog
-    from smb3server.state.objects import Connection, TreeConnect
+from smb3server.state.objects import Connection, TreeConnect
 
 requests_log = logging.getLogger("smb3server.files.requests")
 """One line for each request, at the level debug."""
@@ -102,13 +103,7 @@ class Observer:
         return time.monotonic(), time.thread_time() if self._watchdog is not None else 0.0
 
     def answered(
-        self,
-        command: int,
-        connection: Connection,
-        tree: TreeConnect | None,
-        path: Path,
-        start: Start,
-        status: int = 0,
+        self, command: int, connection: Connection, tree: TreeConnect | None, path: Path, start: Start, status: int = 0
     ) -> None:
         """Note that a request was answered in the turn in which its work began. ``path``: that of its open, if it has
         one."""
@@ -169,10 +164,10 @@ class Observer:
             requests_log.debug(
                 "%s %s%s%s: %s, %.3f ms",
                 endpoint(connection.transport.peer_address),
-                _name(Command, command),
+                command_name(command),
                 f" {share}" if share else "",
                 f" {'/'.join(path)!r}" if path else "",
-                _name(NtStatus, status),
+                status_name(status),
                 seconds * 1000,
             )
 
@@ -251,10 +246,3 @@ def named_path(command: int, message: memoryview) -> Path:
         except (StatusError, DecodeError):
             return ()
     return ()
-
-
-def _name(kind: type[Command] | type[NtStatus], value: int) -> str:
-    try:
-        return kind(value).name
-    except ValueError:
-        return f"0x{value:x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from smb3server.doctor.findings import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Fi
 from smb3server.doctor.host import Host, gather
 from smb3server.net.fabric_choice import WILDCARDS, Choice, choose_automatically, choose_named, fatal, ports_needed
 from smb3server.net.host import CAP_NET_BIND_SERVICE, SMB_PORT, kernel_owner, overlapping
+from smb3server.net.host_lists import is_loopback
 from smb3server.net.interfaces import rdma_capable
 from smb3server.process import parts, state_lock
 from smb3server.wire.negotiate import DIALECT_NAMES, Dialect
@@ -41,10 +41,6 @@ def _choices(config: Config, host: Host) -> list[Choice]:
     return choose_named(config.rdma.split(","), hosts, host.machine_without_servers, config.rdma_port)
 
 
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
-
-
 def _tcp(config: Config, host: Host) -> Iterator[Finding]:
     port = SMB_PORT if config.port is None else config.port
     subject = f"tcp port {port}"
@@ -61,14 +57,14 @@ def _tcp(config: Config, host: Host) -> Iterator[Finding]:
             return
     own = {str(entry.address) for entry in host.interfaces}
     for address in config.listen:
-        if address not in WILDCARDS and address not in own and not _is_loopback(address):
+        if address not in WILDCARDS and address not in own and not is_loopback(address):
             yield Finding(
                 Verdict.PROBLEM,
                 "listen",
                 f"this machine does not have the address {address}, or its interface is down",
                 "`ip address` shows what it has; `ip link set IFACE up`",
             )
-    if config.listen and all(_is_loopback(address) for address in config.listen):
+    if config.listen and all(is_loopback(address) for address in config.listen):
         yield Finding(
             Verdict.WARNING, "listen", "only at loopback addresses: no other machine reaches them", "change `listen`"
         )
@@ -202,7 +198,7 @@ def _verdict(config: Config, choices: list[Choice], findings: list[Finding]) -> 
     if problems:
         return EXIT_NO_RDMA, f"there are problems to solve first: {problems[0].subject}: {problems[0].text}"
     fabrics = list(dict.fromkeys(choice.fabric for choice in choices if choice.served))
-    if fabrics and all(_is_loopback(choice.host) for choice in choices if choice.served):
+    if fabrics and all(is_loopback(choice.host) for choice in choices if choice.served):
         return EXIT_NO_RDMA, "RDMA would be served at loopback addresses only"
     inline = [finding for finding in findings if finding.verdict is Verdict.WARNING and finding.text.endswith(_INLINE)]
     if fabrics and inline:

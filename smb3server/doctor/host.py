@@ -93,14 +93,7 @@ def gather(root: Path = ROOT, more_ports: Sequence[tuple[str, int]] = ()) -> Hos
     machine = Machine(interfaces, devices, owners, unavailable)
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Host(
-        interfaces,
-        devices,
-        machine,
-        root,
-        effective_capabilities(root),
-        memlock,
-        own_servers(),
-        native.problems(),
+        interfaces, devices, machine, root, effective_capabilities(root), memlock, own_servers(), native.problems()
     )
 
 

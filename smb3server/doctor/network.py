@@ -139,10 +139,7 @@ def _unreachable(host: str) -> Trouble:
             f"{text}: {host} does not answer in this network (ARP)",
             "the host is down, or its cable, VLAN or address is wrong",
         )
-    return Trouble(
-        f"{text}: a router or firewall on the way says so",
-        f"`traceroute -T -p 445 {host}` shows which one",
-    )
+    return Trouble(f"{text}: a router or firewall on the way says so", f"`traceroute -T -p 445 {host}` shows which one")
 
 
 def _neighbour_is_silent(host: str, root: Path = ROOT) -> bool:

@@ -14,11 +14,7 @@ from smb3server.wire.compression import CompressionAlgorithm
 MAX_CLAIMS = 128 << 10
 """Bytes of a CLAIMS_SET that is not compressed. A whole token has at most half as many."""
 _NOT_COMPRESSED = 0
-_COMPRESSED = {
-    2: CompressionAlgorithm.LZNT1,
-    3: CompressionAlgorithm.LZ77,
-    4: CompressionAlgorithm.LZ77_HUFFMAN,
-}
+_COMPRESSED = {2: CompressionAlgorithm.LZNT1, 3: CompressionAlgorithm.LZ77, 4: CompressionAlgorithm.LZ77_HUFFMAN}
 """Algorithms by CLAIMS_COMPRESSION_FORMAT. [MS-ADTS 2.2.18.4]"""
 _NUMBERS = frozenset(map(int, (ClaimType.INT64, ClaimType.UINT64, ClaimType.BOOLEAN)))
 _TYPES = _NUMBERS | {int(ClaimType.STRING)}

@@ -168,10 +168,7 @@ class Netlogon:
         """Return the domains of the forest. Raises ``NoController``."""
 
         def ask(channel: SecureChannel, deadline: float) -> frozenset[Sid]:
-            return channel.call(
-                lambda connection: calls.forest_domains(connection, channel.controller.name),
-                deadline,
-            )
+            return channel.call(lambda connection: calls.forest_domains(connection, channel.controller.name), deadline)
 
         return self.ask(ask)
 

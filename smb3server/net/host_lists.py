@@ -1,4 +1,4 @@
-"""Lists of addresses and networks that decide which hosts may connect."""
+"""What kind of address a host has, and the lists that decide which hosts may connect."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from dataclasses import dataclass
 from smb3server.wire.address import Address
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
+    return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"
 
 
 def parse(entries: Sequence[str]) -> tuple[Network, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+from smb3server.net.host_lists import is_loopback
 
 _SCHEMES = {"etcd": "http", "http": "http", "etcds": "https", "https": "https"}
 
@@ -32,8 +32,4 @@ def is_exposed(endpoints: list[str]) -> bool:
 
 
 def _is_loopback(endpoint: str) -> bool:
-    host = endpoint.partition("://")[2].rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(endpoint.partition("://")[2].rpartition(":")[0].strip("[]"))

@@ -195,11 +195,7 @@ class ServerCollector(Collector):
                 "other": counts.ended_sessions - counts.idle_sessions,
             },
         )
-        yield _counter(
-            "smb3server_connections_refused",
-            "Connections turned away",
-            counts.refused_connections,
-        )
+        yield _counter("smb3server_connections_refused", "Connections turned away", counts.refused_connections)
 
     def _requests(self) -> Iterator[Metric]:
         timings = self._server.measuring.timings

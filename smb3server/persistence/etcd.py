@@ -362,11 +362,7 @@ class EtcdStore(Store):
 
     async def _watch_once(self, prefix: str, start: int) -> AsyncIterator[Change]:
         body = {
-            "create_request": {
-                "key": _b64(prefix),
-                "range_end": _b64(prefix_end(prefix)),
-                "start_revision": str(start),
-            }
+            "create_request": {"key": _b64(prefix), "range_end": _b64(prefix_end(prefix)), "start_revision": str(start)}
         }
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=WATCH_SILENCE)
         endpoint = self._members.first

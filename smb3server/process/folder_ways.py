@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import grp
 import os
-import pwd
 import stat as stat_module
 from collections.abc import Collection
 from dataclasses import dataclass, field
+
+from smb3server.process.words import user_name
 
 _MAX_LINKS = 40
 """As the kernel has it (path_resolution(7))."""
@@ -96,19 +97,12 @@ def follow(path: str) -> Way:
 def _stranger(folder: os.stat_result, entered: os.stat_result, trusted: Collection[int]) -> str:
     """Return who, besides the trusted users, may put something else in the place of what is in a folder."""
     if folder.st_uid not in trusted:
-        return _user(folder.st_uid)
+        return user_name(folder.st_uid, "uid {}")
     if folder.st_mode & stat_module.S_ISVTX and entered.st_uid in trusted:
         return ""
     if folder.st_mode & 0o002:
         return "everybody"
     return f"group {_group(folder.st_gid)}" if folder.st_mode & 0o020 else ""
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def _group(gid: int) -> str:

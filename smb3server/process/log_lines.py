@@ -82,8 +82,7 @@ class LineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(
-        self,
-        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
         return "\n".join(f"| {printable(line)}" for line in super().formatException(ei).split("\n"))
 

@@ -121,10 +121,7 @@ class Machine(NamedTuple):
 
 _X32 = 0x40000000
 """A second set of numbers of x86-64 begins here."""
-MACHINES = {
-    "x86_64": Machine(0xC000003E, 317, _X86_64 | _SAME),
-    "aarch64": Machine(0xC00000B7, 277, _AARCH64 | _SAME),
-}
+MACHINES = {"x86_64": Machine(0xC000003E, 317, _X86_64 | _SAME), "aarch64": Machine(0xC00000B7, 277, _AARCH64 | _SAME)}
 
 # linux/bpf_common.h, linux/seccomp.h
 _LOAD_WORD = 0x20

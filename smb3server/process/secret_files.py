@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from collections.abc import Collection
 from pathlib import Path
+
+from smb3server.process.words import user_name
 
 MAX_SECRET = 1 << 20
 """Most bytes of such a file."""
@@ -48,20 +49,13 @@ def read_secret(path: Path, owners: Collection[int] = ()) -> bytes:
     return data
 
 
-def _shell_name(uid: int) -> str:
-    """Return a user's name, or the number as sudo takes it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"'#{uid}'"
-
-
 def _check(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise SecretFileError(f"{path}: not a regular file")
     if found.st_uid not in (0, os.geteuid(), *owners):
         # Of a server that runs as a user of its own, root may have asked.
-        also = f", or run this as its owner (sudo -u {_shell_name(found.st_uid)})" if os.geteuid() == 0 else ""
+        owner = user_name(found.st_uid, "'#{}'")
+        also = f", or run this as its owner (sudo -u {owner})" if os.geteuid() == 0 else ""
         raise SecretFileError(
             f"{path} belongs to another user, uid {found.st_uid}; remedy: chown {os.geteuid()} {path}{also}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pwd
 
 from smb3server.process.log_lines import printable
 
@@ -25,14 +26,23 @@ def endpoint(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def amount(count: int) -> str:
+def user_name(uid: int, nameless: str = "{}") -> str:
+    """Return the name of a user of the host as its commands take it, else the number in the form ``nameless``."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return nameless.format(uid)
+
+
+def amount(count: float) -> str:
     """Return a number of bytes for people."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} PiB"
 
 
 def duration(seconds: float) -> str:

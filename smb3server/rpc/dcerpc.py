@@ -408,12 +408,7 @@ class RpcEndpoint:
         self._emit(FAULT, call_id, body)
 
     def _emit(
-        self,
-        kind: int,
-        call_id: int,
-        body: bytes,
-        flags: int = FIRST_FRAGMENT | LAST_FRAGMENT,
-        auth_length: int = 0,
+        self, kind: int, call_id: int, body: bytes, flags: int = FIRST_FRAGMENT | LAST_FRAGMENT, auth_length: int = 0
     ) -> None:
         """Append a fragment to the output. ``auth_length`` is the size of the verifier at the end of ``body``, in
         bytes."""

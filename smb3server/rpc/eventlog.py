@@ -13,7 +13,16 @@ from impacket.dcerpc.v5.dtypes import NULL, ULONG
 from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, Fault, Interface
-from smb3server.rpc.ndr import NULL_HANDLE, ByteAnswer, CallError, Handles, ServerName, declare, operations, wire_uuid
+from smb3server.rpc.ndr import (
+    NULL_HANDLE,
+    ByteAnswer,
+    CallError,
+    Calls,
+    ServerName,
+    declare,
+    operations,
+    wire_uuid,
+)
 from smb3server.state.objects import Session
 from smb3server.state.recent_events import Recent, RecentEvents
 from smb3server.state.server_state import ServerState
@@ -82,16 +91,9 @@ def pack(event: Recent, computer: str) -> bytes:
     return b"".join((_HEADER.pack(*head, *kinds, *rest), names, strings, length.to_bytes(4, "little")))
 
 
-class _EventLog:
-    """The calls of one client."""
-
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-        self._handles = Handles()
-
+class _EventLog(Calls):
     def _check(self) -> None:
-        if not self._server.accounts.administers(self._session.identity):
+        if not self._is_administrator:
             raise CallError(NtStatus.ACCESS_DENIED)
 
     def _log(self, handle: Any) -> _OpenLog:
@@ -188,9 +190,9 @@ def interface(server: ServerState, session: Session) -> Interface:
     served = operations(
         (even.ElfrClearELFW, Status, calls.refuse),
         (even.ElfrBackupELFW, Status, calls.refuse),
-        (even.ElfrCloseEL, even.ElfrCloseELResponse, calls.close),
-        (even.ElfrNumberOfRecords, even.ElfrNumberOfRecordsResponse, calls.count),
-        (even.ElfrOldestRecord, even.ElfrOldestRecordResponse, calls.oldest),
+        (even.ElfrCloseEL, calls.close),
+        (even.ElfrNumberOfRecords, calls.count),
+        (even.ElfrOldestRecord, calls.oldest),
         (_with_name(even.ElfrOpenELW), HandleAndStatus, calls.open),
         (_with_name(even.ElfrRegisterEventSourceW), HandleAndStatus, calls.refuse_source),
         (_with_name(even.ElfrOpenBELW), HandleAndStatus, calls.open_backup),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from impacket.dcerpc.v5.dtypes import RPC_SID
+from impacket.dcerpc.v5.dtypes import RPC_SID, ULONG
 
 from smb3server.access.descriptor import Sid
+
+_SOME_NOT_MAPPED, _NONE_MAPPED = 0x00000107, 0xC0000073
 
 
 def rpc_sid(sid: Sid) -> RPC_SID:
@@ -32,3 +35,21 @@ def string_of(decoded: Any) -> str:
     """Return the text of an RPC_UNICODE_STRING. impacket returns either the text or a structure."""
     value = decoded if isinstance(decoded, str | bytes) else decoded["Data"]
     return str(value) if isinstance(value, str) else ""
+
+
+def numbers(values: Iterable[int]) -> list[ULONG]:
+    """Return numbers as the elements of an NDR array."""
+    made = []
+    for value in values:
+        number = ULONG()
+        number["Data"] = int(value)
+        made.append(number)
+    return made
+
+
+def outcome(found: Sequence[object | None]) -> int:
+    """Return the status of a lookup that has found these, None for what it has not found."""
+    mapped = sum(entry is not None for entry in found)
+    if mapped == len(found):
+        return 0
+    return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED

@@ -13,7 +13,7 @@ from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Acl, SecurityDe
 from smb3server.auth.directory import Directory, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.lsa_privileges import DisplayName, Privileges
-from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
+from smb3server.rpc.lsa_structures import outcome, rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import NULL_HANDLE, Handles, answering, operation, operations, wire_uuid
 from smb3server.state.objects import Session
 from smb3server.wire.query_info import SecurityInformation
@@ -23,8 +23,6 @@ UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AB")
 VERSION = 0
 MAX_LOOKUPS = 1000
 """Names or SIDs of one call. MS-LSAT 3.1.4.5 allows a limit."""
-_SOME_NOT_MAPPED = 0x00000107
-_NONE_MAPPED = 0xC0000073
 _NO_DOMAIN = -1
 _ADMINISTRATORS = Sid(5, (32, 544))
 _POLICY_READ = 0x00020801
@@ -82,13 +80,6 @@ class _Domains:
 
 def _prefix(sid: Sid) -> Sid:
     return Sid(sid.authority, sid.sub_authorities[:-1])
-
-
-def _outcome(found: list[Known | None]) -> int:
-    mapped = sum(entry is not None for entry in found)
-    if mapped == len(found):
-        return 0
-    return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED
 
 
 class _Service:
@@ -188,7 +179,7 @@ class _Service:
             answer["TranslatedNames"]["Names"].append(entry)
         answer["TranslatedNames"]["Entries"] = len(found)
         answer["MappedCount"] = sum(entry is not None for entry in found)
-        answer["ErrorCode"] = _outcome(found)
+        answer["ErrorCode"] = outcome(found)
 
     def lookup_sids(self, request: Any, answer: Any) -> None:
         """Serve LsarLookupSids. [MS-LSAT 3.1.4.11]"""
@@ -225,7 +216,7 @@ class _Service:
             answer["TranslatedSids"]["Sids"].append(entry)
         answer["TranslatedSids"]["Entries"] = len(found)
         answer["MappedCount"] = sum(entry is not None for entry in found)
-        answer["ErrorCode"] = _outcome(found)
+        answer["ErrorCode"] = outcome(found)
 
     def _by_name(self, name: str, relative: bool) -> Known | None:
         """Look up a name. If the answer can only have a RID, return an account's SID in the account domain, whatever
@@ -275,37 +266,29 @@ def interface(accounts: Directory, session: Session) -> Interface:
     service = _Service(accounts, session)
     privileges = Privileges(accounts, service.handles)
     served = operations(
-        (lsad.LsarClose, lsad.LsarCloseResponse, service.close),
-        (lsad.LsarQuerySecurityObject, lsad.LsarQuerySecurityObjectResponse, service.query_security),
-        (lsad.LsarQueryInformationPolicy, lsad.LsarQueryInformationPolicyResponse, service.query_policy),
-        (lsad.LsarEnumerateTrustedDomains, lsad.LsarEnumerateTrustedDomainsResponse, service.trusted_domains),
-        (lsat.LsarLookupNames, lsat.LsarLookupNamesResponse, service.lookup_names),
-        (lsat.LsarLookupSids, lsat.LsarLookupSidsResponse, service.lookup_sids),
+        (lsad.LsarClose, service.close),
+        (lsad.LsarQuerySecurityObject, service.query_security),
+        (lsad.LsarQueryInformationPolicy, service.query_policy),
+        (lsad.LsarEnumerateTrustedDomains, service.trusted_domains),
+        (lsat.LsarLookupNames, service.lookup_names),
+        (lsat.LsarLookupSids, service.lookup_sids),
         (_UserNameRequest, _UserName, service.get_user_name),
-        (lsad.LsarQueryInformationPolicy2, lsad.LsarQueryInformationPolicy2Response, service.query_policy),
-        (lsat.LsarLookupSids2, lsat.LsarLookupSids2Response, service.lookup_sids2),
-        (lsat.LsarLookupNames2, lsat.LsarLookupNames2Response, service.lookup_names2),
-        (lsat.LsarLookupNames3, lsat.LsarLookupNames3Response, service.lookup_names3),
-        (lsat.LsarLookupSids3, lsat.LsarLookupSids3Response, service.lookup_sids3),
-        (lsat.LsarLookupNames4, lsat.LsarLookupNames4Response, service.lookup_names4),
-        (lsad.LsarEnumeratePrivileges, lsad.LsarEnumeratePrivilegesResponse, privileges.enumerate_privileges),
-        (lsad.LsarEnumerateAccounts, lsad.LsarEnumerateAccountsResponse, privileges.enumerate_accounts),
-        (lsad.LsarOpenAccount, lsad.LsarOpenAccountResponse, privileges.open_account),
-        (
-            lsad.LsarEnumeratePrivilegesAccount,
-            lsad.LsarEnumeratePrivilegesAccountResponse,
-            privileges.privileges_of_account,
-        ),
-        (lsad.LsarGetSystemAccessAccount, lsad.LsarGetSystemAccessAccountResponse, privileges.system_access),
-        (lsad.LsarLookupPrivilegeValue, lsad.LsarLookupPrivilegeValueResponse, privileges.value),
-        (lsad.LsarLookupPrivilegeName, lsad.LsarLookupPrivilegeNameResponse, privileges.name),
+        (lsad.LsarQueryInformationPolicy2, service.query_policy),
+        (lsat.LsarLookupSids2, service.lookup_sids2),
+        (lsat.LsarLookupNames2, service.lookup_names2),
+        (lsat.LsarLookupNames3, service.lookup_names3),
+        (lsat.LsarLookupSids3, service.lookup_sids3),
+        (lsat.LsarLookupNames4, service.lookup_names4),
+        (lsad.LsarEnumeratePrivileges, privileges.enumerate_privileges),
+        (lsad.LsarEnumerateAccounts, privileges.enumerate_accounts),
+        (lsad.LsarOpenAccount, privileges.open_account),
+        (lsad.LsarEnumeratePrivilegesAccount, privileges.privileges_of_account),
+        (lsad.LsarGetSystemAccessAccount, privileges.system_access),
+        (lsad.LsarLookupPrivilegeValue, privileges.value),
+        (lsad.LsarLookupPrivilegeName, privileges.name),
         (lsad.LsarLookupPrivilegeDisplayName, DisplayName, privileges.display_name),
-        (
-            lsad.LsarEnumerateAccountsWithUserRight,
-            lsad.LsarEnumerateAccountsWithUserRightResponse,
-            privileges.accounts_with_right,
-        ),
-        (lsad.LsarEnumerateAccountRights, lsad.LsarEnumerateAccountRightsResponse, privileges.account_rights),
+        (lsad.LsarEnumerateAccountsWithUserRight, privileges.accounts_with_right),
+        (lsad.LsarEnumerateAccountRights, privileges.account_rights),
     )
     served |= {
         6: operation(Unread, answering(lsad.LsarOpenPolicyResponse, service.open_policy)),

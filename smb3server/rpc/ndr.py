@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impacket.dcerpc.v5.dtypes import USHORT
 from impacket.dcerpc.v5.ndr import NDRPOINTER
 
 from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, FAULT_UNSPECIFIED, Deferred, Fault, Operation
+
+if TYPE_CHECKING:
+    from smb3server.state.objects import Session
+    from smb3server.state.server_state import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,10 @@ def _decoded(request_type: Any, stub: bytes) -> Any:
         raise Fault(FAULT_BAD_STUB_DATA) from error
 
 
+Serve = Callable[[Any, Any], None]
+"""Fills an answer, its second argument, out of a request."""
+
+
 class CallError(Exception):
     """Ends a call with the error, or the status, that its answer ends in."""
 
@@ -66,7 +75,7 @@ class CallError(Exception):
         self.error = error
 
 
-def answering(answer_type: Any, serve: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+def answering(answer_type: Any, serve: Serve) -> Callable[[Any], Any]:
     """Return a function that lets ``serve`` fill an answer, and reports the ``CallError`` that it raises.
 
     What ``serve`` has filled until then goes out with the error."""
@@ -116,9 +125,14 @@ class ByteAnswer:
         return b"".join(parts)
 
 
-def operations(*served: tuple[Any, Any, Callable[[Any, Any], None]]) -> dict[int, Operation]:
-    """Return operations by opnum, each of a request, its answer, and what fills the answer."""
-    return {request.opnum: operation(request, answering(answer, serve)) for request, answer, serve in served}
+def operations(*served: tuple[Any, Serve] | tuple[Any, Any, Serve]) -> dict[int, Operation]:
+    """Return operations by opnum, each of a request, its answer, and what fills the answer. Where no answer is named,
+    it is the one that impacket has beside the request."""
+    found = {}
+    for request, *answer, serve in served:
+        made = answer[0] if answer else getattr(sys.modules[request.__module__], f"{request.__name__}Response")
+        found[request.opnum] = operation(request, answering(made, serve))
+    return found
 
 
 def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
@@ -201,3 +215,16 @@ class Handles:
         key = _key(handle)
         if self._open.pop(key, None) is None:
             raise Fault(CONTEXT_MISMATCH)
+
+
+class Calls:
+    """The calls of one client to an interface."""
+
+    def __init__(self, server: ServerState, session: Session) -> None:
+        self._server = server
+        self._session = session
+        self._handles = Handles()
+
+    @property
+    def _is_administrator(self) -> bool:
+        return self._server.accounts.administers(self._session.identity)

@@ -79,12 +79,7 @@ _GetInfoAnswer = declare(NDRCALL, structure=(("DfsInfo", _InfoUnion), ("ErrorCod
 _EnumRequest = declare(
     NDRCALL,
     opnum=5,
-    structure=(
-        ("Level", DWORD),
-        ("PrefMaxLen", DWORD),
-        ("DfsEnum", _pointer(_EnumStruct)),
-        ("ResumeHandle", LPDWORD),
-    ),
+    structure=(("Level", DWORD), ("PrefMaxLen", DWORD), ("DfsEnum", _pointer(_EnumStruct)), ("ResumeHandle", LPDWORD)),
 )
 _EnumAnswer = declare(
     NDRCALL, structure=(("DfsEnum", _pointer(_EnumStruct)), ("ResumeHandle", LPDWORD), ("ErrorCode", ULONG))

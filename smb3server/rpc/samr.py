@@ -13,7 +13,7 @@ from smb3server.auth.accounts import BUILTIN
 from smb3server.auth.directory import Use
 from smb3server.rpc import samr_aliases, samr_domains, samr_passwords, samr_users
 from smb3server.rpc.dcerpc import Interface
-from smb3server.rpc.lsa_structures import rpc_sid, sid_of, string_of
+from smb3server.rpc.lsa_structures import numbers, outcome, rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import NULL_HANDLE, operations, wire_uuid
 from smb3server.rpc.samr_context import Context, DomainObject, ServerObject, UserObject
 from smb3server.state.objects import Session
@@ -24,7 +24,6 @@ UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AC")
 VERSION = 1
 MAX_LOOKUPS = 1000
 _NO_SUCH_DOMAIN = 0xC00000DF
-_SOME_NOT_MAPPED, _NONE_MAPPED = 0x00000107, 0xC0000073
 _ENABLED_GROUP = 7
 """SE_GROUP_MANDATORY, _ENABLED_BY_DEFAULT, _ENABLED. [MS-SAMR 2.2.1.10]"""
 
@@ -89,11 +88,7 @@ class _Service:
     def enumerate_domains(self, request: Any, answer: Any) -> None:
         """Serve SamrEnumerateDomainsInSamServer. [MS-SAMR 3.1.5.2.1]"""
         self._context.handles.find(request["ServerHandle"], ServerObject)
-        self._entries(
-            request,
-            answer,
-            [(0, self._context.accounts.domain), (1, "Builtin")],
-        )
+        self._entries(request, answer, [(0, self._context.accounts.domain), (1, "Builtin")])
 
     def open_domain(self, request: Any, answer: Any) -> None:
         """Serve SamrOpenDomain. [MS-SAMR 3.1.5.1.5]"""
@@ -148,7 +143,7 @@ class _Service:
         found = [members.get(name) for name in wanted]
         self._numbers(answer["RelativeIds"], [entry[0] if entry else 0 for entry in found])
         self._numbers(answer["Use"], [entry[1] if entry else Use.UNKNOWN for entry in found])
-        answer["ErrorCode"] = _outcome(found)
+        answer["ErrorCode"] = outcome(found)
 
     def lookup_ids(self, request: Any, answer: Any) -> None:
         """Serve SamrLookupIdsInDomain. [MS-SAMR 3.1.5.11.3]"""
@@ -161,15 +156,12 @@ class _Service:
             name["Data"] = entry[0] if entry else ""
             answer["Names"]["Element"].append(name)
         self._numbers(answer["Use"], [entry[1] if entry else Use.UNKNOWN for entry in found])
-        answer["ErrorCode"] = _outcome(found)
+        answer["ErrorCode"] = outcome(found)
 
     @staticmethod
     def _numbers(array: Any, values: list[int]) -> None:
         array["Count"] = len(values)
-        for value in values:
-            number = samr.ULONG()
-            number["Data"] = int(value)
-            array["Element"].append(number)
+        array["Element"] = numbers(values)
 
     def rid_to_sid(self, request: Any, answer: Any) -> None:
         """Serve SamrRidToSid. [MS-SAMR 3.1.5.13.3]"""
@@ -228,45 +220,30 @@ class _Service:
             entry["AdminComment"], entry["FullName"] = account.comment, account.full_name
 
 
-def _outcome(found: list[Any]) -> int:
-    mapped = sum(entry is not None for entry in found)
-    if mapped == len(found):
-        return 0
-    return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED
-
-
 def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     context = Context(server, session)
     service = _Service(context)
     own = operations(
-        (samr.SamrConnect, samr.SamrConnectResponse, service.connect),
+        (samr.SamrConnect, service.connect),
         (_CloseHandle, samr.SamrCloseHandleResponse, service.close),
-        (samr.SamrLookupDomainInSamServer, samr.SamrLookupDomainInSamServerResponse, service.lookup_domain),
-        (samr.SamrEnumerateDomainsInSamServer, samr.SamrEnumerateDomainsInSamServerResponse, service.enumerate_domains),
-        (samr.SamrOpenDomain, samr.SamrOpenDomainResponse, service.open_domain),
-        (samr.SamrEnumerateGroupsInDomain, samr.SamrEnumerateGroupsInDomainResponse, service.enumerate_groups),
-        (samr.SamrEnumerateUsersInDomain, samr.SamrEnumerateUsersInDomainResponse, service.enumerate_users),
-        (samr.SamrEnumerateAliasesInDomain, samr.SamrEnumerateAliasesInDomainResponse, service.enumerate_aliases),
-        (samr.SamrLookupNamesInDomain, samr.SamrLookupNamesInDomainResponse, service.lookup_names),
-        (samr.SamrLookupIdsInDomain, samr.SamrLookupIdsInDomainResponse, service.lookup_ids),
-        (samr.SamrQueryDisplayInformation, samr.SamrQueryDisplayInformationResponse, service.display),
-        (
-            samr.SamrGetUserDomainPasswordInformation,
-            samr.SamrGetUserDomainPasswordInformationResponse,
-            service.password_information,
-        ),
-        (samr.SamrQueryDisplayInformation2, samr.SamrQueryDisplayInformation2Response, service.display),
-        (samr.SamrQueryDisplayInformation3, samr.SamrQueryDisplayInformation3Response, service.display),
-        (
-            samr.SamrGetDomainPasswordInformation,
-            samr.SamrGetDomainPasswordInformationResponse,
-            service.password_information,
-        ),
-        (samr.SamrConnect2, samr.SamrConnect2Response, service.connect),
-        (samr.SamrConnect4, samr.SamrConnect4Response, service.connect),
-        (samr.SamrConnect5, samr.SamrConnect5Response, service.connect5),
-        (samr.SamrRidToSid, samr.SamrRidToSidResponse, service.rid_to_sid),
+        (samr.SamrLookupDomainInSamServer, service.lookup_domain),
+        (samr.SamrEnumerateDomainsInSamServer, service.enumerate_domains),
+        (samr.SamrOpenDomain, service.open_domain),
+        (samr.SamrEnumerateGroupsInDomain, service.enumerate_groups),
+        (samr.SamrEnumerateUsersInDomain, service.enumerate_users),
+        (samr.SamrEnumerateAliasesInDomain, service.enumerate_aliases),
+        (samr.SamrLookupNamesInDomain, service.lookup_names),
+        (samr.SamrLookupIdsInDomain, service.lookup_ids),
+        (samr.SamrQueryDisplayInformation, service.display),
+        (samr.SamrGetUserDomainPasswordInformation, service.password_information),
+        (samr.SamrQueryDisplayInformation2, service.display),
+        (samr.SamrQueryDisplayInformation3, service.display),
+        (samr.SamrGetDomainPasswordInformation, service.password_information),
+        (samr.SamrConnect2, service.connect),
+        (samr.SamrConnect4, service.connect),
+        (samr.SamrConnect5, service.connect5),
+        (samr.SamrRidToSid, service.rid_to_sid),
     )
     parts = (samr_domains, samr_users, samr_aliases, samr_passwords)
     others = (part.operations(context).items() for part in parts)

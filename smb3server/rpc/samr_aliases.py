@@ -14,7 +14,7 @@ from smb3server.auth.accounts import DOMAIN_USERS
 from smb3server.auth.directory import Use
 from smb3server.rpc import ndr
 from smb3server.rpc.dcerpc import Operation
-from smb3server.rpc.lsa_structures import rpc_sid, sid_of
+from smb3server.rpc.lsa_structures import numbers, rpc_sid, sid_of
 from smb3server.rpc.ndr import NULL_HANDLE
 from smb3server.rpc.samr_context import AliasObject, Context, DomainObject, GroupObject, StatusResponse
 from smb3server.wire.status import NtStatus
@@ -64,12 +64,8 @@ class _Groups:
         self._context.handles.find(request["GroupHandle"], GroupObject)
         found = [rid for rid, _ in self._context.accounts.users()]
         answer["Members"]["MemberCount"] = len(found)
-        for name, values in (("Members", found), ("Attributes", [_ENABLED] * len(found))):
-            answer["Members"][name] = []
-            for value in values:
-                number = samr.ULONG()
-                number["Data"] = value
-                answer["Members"][name].append(number)
+        answer["Members"]["Members"] = numbers(found)
+        answer["Members"]["Attributes"] = numbers([_ENABLED] * len(found))
 
 
 class _Aliases:
@@ -146,23 +142,19 @@ class _Aliases:
             and wanted & set(self._members(AliasObject(Sid(5, (*domain.sid.sub_authorities, rid)), name)))
         ]
         answer["Membership"]["Count"] = len(found)
-        answer["Membership"]["Element"] = []
-        for rid in found:
-            number = samr.ULONG()
-            number["Data"] = rid
-            answer["Membership"]["Element"].append(number)
+        answer["Membership"]["Element"] = numbers(found)
 
 
 def operations(context: Context) -> dict[int, Operation]:
     """Return the operations by opnum."""
     aliases, groups = _Aliases(context), _Groups(context)
     return ndr.operations(
-        (samr.SamrOpenGroup, samr.SamrOpenGroupResponse, groups.open),
-        (samr.SamrQueryInformationGroup, samr.SamrQueryInformationGroupResponse, groups.query),
-        (samr.SamrGetMembersInGroup, samr.SamrGetMembersInGroupResponse, groups.members),
-        (samr.SamrGetAliasMembership, samr.SamrGetAliasMembershipResponse, aliases.membership),
-        (samr.SamrOpenAlias, samr.SamrOpenAliasResponse, aliases.open),
-        (samr.SamrQueryInformationAlias, samr.SamrQueryInformationAliasResponse, aliases.query),
-        (samr.SamrGetMembersInAlias, samr.SamrGetMembersInAliasResponse, aliases.members),
+        (samr.SamrOpenGroup, groups.open),
+        (samr.SamrQueryInformationGroup, groups.query),
+        (samr.SamrGetMembersInGroup, groups.members),
+        (samr.SamrGetAliasMembership, aliases.membership),
+        (samr.SamrOpenAlias, aliases.open),
+        (samr.SamrQueryInformationAlias, aliases.query),
+        (samr.SamrGetMembersInAlias, aliases.members),
         (samr.SamrRemoveMemberFromForeignDomain, StatusResponse, aliases.remove_from_domain),
     )

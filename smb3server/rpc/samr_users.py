@@ -397,13 +397,13 @@ def operations(context: Context) -> dict[int, Operation]:
     """Return the operations by opnum."""
     users = _Users(context)
     served = ndr.operations(
-        (samr.SamrCreateUserInDomain, samr.SamrCreateUserInDomainResponse, users.create),
-        (samr.SamrOpenUser, samr.SamrOpenUserResponse, users.open),
-        (samr.SamrDeleteUser, samr.SamrDeleteUserResponse, users.delete),
-        (samr.SamrQueryInformationUser, samr.SamrQueryInformationUserResponse, users.query),
+        (samr.SamrCreateUserInDomain, users.create),
+        (samr.SamrOpenUser, users.open),
+        (samr.SamrDeleteUser, users.delete),
+        (samr.SamrQueryInformationUser, users.query),
         (_SetInformation, StatusResponse, users.set),
-        (samr.SamrGetGroupsForUser, samr.SamrGetGroupsForUserResponse, users.groups),
-        (samr.SamrQueryInformationUser2, samr.SamrQueryInformationUser2Response, users.query),
-        (samr.SamrCreateUser2InDomain, samr.SamrCreateUser2InDomainResponse, users.create),
+        (samr.SamrGetGroupsForUser, users.groups),
+        (samr.SamrQueryInformationUser2, users.query),
+        (samr.SamrCreateUser2InDomain, users.create),
     )
     return served | {_SET_INFORMATION_USER: served[_SetInformation.opnum]}

@@ -16,6 +16,7 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_PARAMETER,
     ERROR_NOT_SUPPORTED,
     CallError,
+    Calls,
     declare,
     operation,
     operation_later,
@@ -33,11 +34,7 @@ UUID = wire_uuid("4B324FC8-1670-01D3-1278-5A47BF6EE188")
 VERSION = 3
 SERVER_LEVELS = (100, 101, 102, 103)
 SERVER_SET_LEVELS = (101, 102, 502, 503, 599, 1005, 1107, 1010, 1016, 1017, 1018, *range(1501, 1557))
-_TRANSPORT_INFO = {
-    0: srvs.SERVER_TRANSPORT_INFO_0,
-    1: srvs.SERVER_TRANSPORT_INFO_1,
-    2: srvs.SERVER_TRANSPORT_INFO_2,
-}
+_TRANSPORT_INFO = {0: srvs.SERVER_TRANSPORT_INFO_0, 1: srvs.SERVER_TRANSPORT_INFO_1, 2: srvs.SERVER_TRANSPORT_INFO_2}
 _DIRECT_TCP = "\\Device\\NetbiosSmb"
 """What Windows calls SMB over TCP without NetBIOS."""
 _REFUSED = (25, 27, 41, 44, 45, 46, 49, 50, 53, 54, 56)
@@ -52,11 +49,7 @@ VERSION_MAJOR, VERSION_MINOR = 10, 0
 UNLIMITED = 0xFFFFFFFF
 
 
-class _Service:
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self.server = server
-        self.session = session
-
+class _Service(Calls):
     def server_get_info(self, request: Any) -> Any:
         """Serve NetrServerGetInfo. [MS-SRVS 3.1.4.17]"""
         level = request["Level"]
@@ -66,7 +59,7 @@ class _Service:
             answer["InfoStruct"]["ServerInfo100"] = NULL
             answer["ErrorCode"] = ERROR_INVALID_LEVEL
             return answer
-        settings = self.server.settings
+        settings = self._server.settings
         answer["InfoStruct"]["tag"] = level
         info = answer["InfoStruct"][f"ServerInfo{level}"]
         prefix = f"sv{level}_"
@@ -99,10 +92,6 @@ class _Service:
         answer["ErrorCode"] = denied if known else ERROR_INVALID_LEVEL
         return answer
 
-    @property
-    def _is_administrator(self) -> bool:
-        return self.server.accounts.administers(self.session.identity)
-
     def disk_enum(self, request: Any) -> Any:
         """Serve NetrServerDiskEnum: all shares lie on C:, as their paths are shown. [MS-SRVS 3.1.4.19]"""
         answer = srvs.NetrServerDiskEnumResponse()
@@ -127,9 +116,9 @@ class _Service:
         kind = _TRANSPORT_INFO.get(level)
         if kind is None or not self._is_administrator:
             return refused(answer, "XportInfo", 0, ERROR_INVALID_LEVEL if kind is None else ERROR_ACCESS_DENIED)
-        settings, info, prefix = self.server.settings, kind(), f"svti{level}_"
+        settings, info, prefix = self._server.settings, kind(), f"svti{level}_"
         address = settings.server_name.encode("ascii", "replace")[:15].ljust(16)
-        info[prefix + "numberofvcs"] = len(self.server.connection_list)
+        info[prefix + "numberofvcs"] = len(self._server.connection_list)
         info[prefix + "transportname"] = text(_DIRECT_TCP)
         info[prefix + "transportaddress"] = address
         info[prefix + "transportaddresslength"] = len(address)
@@ -174,7 +163,7 @@ class _Service:
         if wrong:
             answer["InfoStruct"] = NULL
             return answer
-        server, info, counts = self.server, answer["InfoStruct"], self.server.events.counts
+        server, info, counts = self._server, answer["InfoStruct"], self._server.events.counts
         traffic = [connection.transport.traffic for connection in server.connection_list]
         ended = counts.carried.values()
         sent = sum(entry.inline_bytes_sent + entry.rdma_write_bytes for entry in traffic)
@@ -223,7 +212,7 @@ def interface(server: ServerState, session: Session) -> Interface:
     service, shares, lists = _Service(server, session), Shares(server, session), Lists(server, session)
     more = operations(
         (srvs.NetprNameValidate, Status, service.validate_name),
-        (srvs.NetrDfsGetVersion, srvs.NetrDfsGetVersionResponse, service.dfs_version),
+        (srvs.NetrDfsGetVersion, service.dfs_version),
         *((declare(NDRCALL, opnum=number, structure=()), Status, service.refuse) for number in _REFUSED),
     )
     return Interface(

@@ -23,6 +23,7 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_PARAMETER,
     NERR_CLIENT_NAME_NOT_FOUND,
     NERR_NET_NAME_NOT_FOUND,
+    Calls,
     text,
 )
 from smb3server.state.endings import end_session
@@ -78,18 +79,13 @@ def _asked(value: Any) -> str:
     return str(value).rstrip("\0").lstrip("\\").casefold() if isinstance(value, str) else ""
 
 
-class Lists:
+class Lists(Calls):
     """The lists of the server, as the user of one session sees them."""
 
     def __init__(self, server: ServerState, session: Session) -> None:
         """Make the lists for the user of ``session``."""
-        self._server = server
+        super().__init__(server, session)
         self._sessions = server.sessions.by_id
-        self._session = session
-
-    @property
-    def _is_administrator(self) -> bool:
-        return self._server.accounts.administers(self._session.identity)
 
     def _may_ask(self) -> bool:
         return not (self._session.is_guest or self._session.is_anonymous)

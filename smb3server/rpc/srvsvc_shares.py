@@ -7,8 +7,10 @@ stay as they are, except for their permissions.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from impacket.dcerpc.v5 import srvs
@@ -28,14 +30,12 @@ from smb3server.rpc.ndr import (
     NERR_NET_NAME_NOT_FOUND,
     NERR_UNKNOWN_DEVICE,
     NULL_HANDLE,
-    Handles,
+    Calls,
     declare,
     text,
 )
 from smb3server.rpc.srvsvc_lists import shown_path
-from smb3server.state.objects import Session
 from smb3server.state.ports import ShareAdministration, ShareChangeError, ShareProblem
-from smb3server.state.server_state import ServerState
 from smb3server.state.share import OFFLINE_FILES, Share, ShareCapabilities, ShareFlags, ShareType
 
 STYPE_DISKTREE, STYPE_IPC, STYPE_TEMPORARY, STYPE_SPECIAL = 0x00000000, 0x00000003, 0x40000000, 0x80000000
@@ -117,18 +117,9 @@ def unix_path(path: str) -> str:
     return path[2:] if re.match(r"[A-Za-z]:/", path) else path
 
 
-class Shares:
-    """The shares, as the user of one session may see and change them."""
-
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-        self._handles = Handles()
-        """Shares whose removal has begun. [MS-SRVS 3.1.4.14]"""
-
-    @property
-    def _is_administrator(self) -> bool:
-        return self._server.accounts.administers(self._session.identity)
+class Shares(Calls):
+    """The shares, as the user of one session may see and change them. Handles are of shares whose removal has begun.
+    [MS-SRVS 3.1.4.14]"""
 
     # Looking
 
@@ -247,13 +238,8 @@ class Shares:
     async def add(self, request: Any) -> Any:
         """Serve NetrShareAdd. [MS-SRVS 3.1.4.7]"""
         answer = srvs.NetrShareAddResponse()
-        try:
+        with _finishing(answer, request):
             await self._add(int(request["Level"]), request["InfoStruct"])
-            _finish(answer, request, None)
-        except _WrongError as error:
-            _finish(answer, request, error)
-        except ShareChangeError as error:
-            _finish(answer, request, _WrongError(_ERRORS[error.problem]))
         return answer
 
     async def _add(self, level: int, union: Any) -> None:
@@ -298,13 +284,8 @@ class Shares:
     async def set_info(self, request: Any) -> Any:
         """Serve NetrShareSetInfo. [MS-SRVS 3.1.4.11]"""
         answer = srvs.NetrShareSetInfoResponse()
-        try:
+        with _finishing(answer, request):
             await self._set_info(_name(request["NetName"]), int(request["Level"]), request["ShareInfo"])
-            _finish(answer, request, None)
-        except _WrongError as error:
-            _finish(answer, request, error)
-        except ShareChangeError as error:
-            _finish(answer, request, _WrongError(_ERRORS[error.problem]))
         return answer
 
     async def _set_info(self, name: str, level: int, union: Any) -> None:
@@ -452,8 +433,15 @@ def _options_of(flags: int, share: Share) -> dict[str, object | None]:
     return options
 
 
-def _finish(answer: Any, request: Any, error: _WrongError | None) -> None:
-    """Fill in the end of an answer. ParmErr is there if the client has asked for it. [MS-SRVS 2.2.2.11]"""
-    asked = isinstance(request["ParmErr"], int)
-    answer["ParmErr"] = (error.member if error is not None else 0) if asked else NULL
-    answer["ErrorCode"] = error.error if error is not None else 0
+@contextlib.contextmanager
+def _finishing(answer: Any, request: Any) -> Iterator[None]:
+    """Fill in the end of an answer afterwards. ParmErr is there if the client has asked for it. [MS-SRVS 2.2.2.11]"""
+    wrong = _WrongError(0)
+    try:
+        yield
+    except _WrongError as error:
+        wrong = error
+    except ShareChangeError as error:
+        wrong = _WrongError(_ERRORS[error.problem])
+    answer["ParmErr"] = wrong.member if isinstance(request["ParmErr"], int) else NULL
+    answer["ErrorCode"] = wrong.error

@@ -25,7 +25,7 @@ from smb3server.rpc.ndr import (
     NULL_HANDLE,
     ByteAnswer,
     CallError,
-    Handles,
+    Calls,
     declare,
     operations,
     text,
@@ -154,14 +154,7 @@ def _listing(services: list[Service], status: bytes, size: int) -> _Listing:
     return _Listing(fixed + bytes(size - len(fixed) - len(strings)) + strings, count, sum(lengths[count:]))
 
 
-class _Control:
-    """The calls of one client."""
-
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-        self._handles = Handles()
-
+class _Control(Calls):
     def _manager(self, handle: Any, right: int) -> None:
         """Check a handle of the database. Raises ``Fault``, or ``CallError`` for a right that it has not."""
         found = self._handles.find(handle)
@@ -273,7 +266,7 @@ class _Control:
         room = int(request["lpcchBuffer"])
         answer["lpDisplayName"], answer["lpcchBuffer"] = text(""), room
         self._manager(request["hSCManager"], _CONNECT)
-        if not self._server.accounts.administers(self._session.identity):
+        if not self._is_administrator:
             raise CallError(ERROR_ACCESS_DENIED)
         name = named()
         answer["lpcchBuffer"] = len(name)
@@ -409,8 +402,8 @@ def interface(server: ServerState, session: Session) -> Interface:
     """Return the operations that are served. All others fault with the opnum out of range."""
     control = _Control(server, session)
     served = operations(
-        (scmr.RCloseServiceHandle, scmr.RCloseServiceHandleResponse, control.close),
-        (scmr.RControlService, scmr.RControlServiceResponse, control.control),
+        (scmr.RCloseServiceHandle, control.close),
+        (scmr.RControlService, control.control),
         (scmr.RDeleteService, Status, control.refuse),
         (scmr.RLockServiceDatabase, HandleAndStatus, control.refuse),
         (
@@ -419,7 +412,7 @@ def interface(server: ServerState, session: Session) -> Interface:
             control.security,
         ),
         (scmr.RSetServiceObjectSecurity, Status, control.refuse),
-        (scmr.RQueryServiceStatus, scmr.RQueryServiceStatusResponse, control.status),
+        (scmr.RQueryServiceStatus, control.status),
         (scmr.RChangeServiceConfigW, TagAndStatus, control.refuse),
         (scmr.RCreateServiceW, TagHandleAndStatus, control.refuse),
         (
@@ -428,13 +421,13 @@ def interface(server: ServerState, session: Session) -> Interface:
             control.dependents,
         ),
         (scmr.REnumServicesStatusW, _listed, control.enumerate),
-        (scmr.ROpenSCManagerW, scmr.ROpenSCManagerWResponse, control.open_manager),
-        (scmr.ROpenServiceW, scmr.ROpenServiceWResponse, control.open_service),
-        (scmr.RQueryServiceConfigW, scmr.RQueryServiceConfigWResponse, control.config),
-        (scmr.RQueryServiceLockStatusW, scmr.RQueryServiceLockStatusWResponse, control.lock_status),
+        (scmr.ROpenSCManagerW, control.open_manager),
+        (scmr.ROpenServiceW, control.open_service),
+        (scmr.RQueryServiceConfigW, control.config),
+        (scmr.RQueryServiceLockStatusW, control.lock_status),
         (scmr.RStartServiceW, Status, control.start),
-        (scmr.RGetServiceDisplayNameW, scmr.RGetServiceDisplayNameWResponse, control.display_name),
-        (scmr.RGetServiceKeyNameW, scmr.RGetServiceKeyNameWResponse, control.key_name),
+        (scmr.RGetServiceDisplayNameW, control.display_name),
+        (scmr.RGetServiceKeyNameW, control.key_name),
         (scmr.RChangeServiceConfig2W, Status, control.refuse),
         (scmr.RQueryServiceConfig2W, lambda: ByteAnswer("lpBuffer", "pcbBytesNeeded"), control.config_2),
         (scmr.RQueryServiceStatusEx, lambda: ByteAnswer("lpBuffer", "pcbBytesNeeded"), control.status_extended),

@@ -21,7 +21,7 @@ from smb3server.rpc.ndr import (
     ERROR_NO_MORE_ITEMS,
     NULL_HANDLE,
     CallError,
-    Handles,
+    Calls,
     ServerName,
     declare,
     operations,
@@ -87,14 +87,7 @@ def _asked(value: Any) -> str:
     return str(value).rstrip("\0") if isinstance(value, str) else ""
 
 
-class _Registry:
-    """The calls of one client."""
-
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-        self._handles = Handles()
-
+class _Registry(Calls):
     def _open(self, key: Key | None, desired: int) -> bytes:
         """Return a handle of a key."""
         granted = RIGHTS.granted(desired & ~_NAMESPACES, self._server, self._session)

@@ -15,6 +15,7 @@ from smb3server.rpc.ndr import (
     ERROR_INVALID_PARAMETER,
     ERROR_NOT_SUPPORTED,
     CallError,
+    Calls,
     declare,
     operation,
     operations,
@@ -44,15 +45,7 @@ UserEnumResponse = declare(
 Status = declare(NDRCALL, structure=(("ErrorCode", ULONG),))
 
 
-class _Service:
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
-        self._session = session
-
-    @property
-    def _is_administrator(self) -> bool:
-        return self._server.accounts.administers(self._session.identity)
-
+class _Service(Calls):
     @property
     def _group(self) -> str:
         """The domain that the server is a member of, or the workgroup."""
@@ -133,9 +126,9 @@ def interface(server: ServerState, session: Session) -> Interface:
     service = _Service(server, session)
     served = operations(
         (wkst.NetrWkstaUserEnum, UserEnumResponse, service.users),
-        (wkst.NetrUseEnum, wkst.NetrUseEnumResponse, service.uses),
-        (wkst.NetrGetJoinInformation, wkst.NetrGetJoinInformationResponse, service.joined),
-        (wkst.NetrEnumerateComputerNames, wkst.NetrEnumerateComputerNamesResponse, service.names),
+        (wkst.NetrUseEnum, service.uses),
+        (wkst.NetrGetJoinInformation, service.joined),
+        (wkst.NetrEnumerateComputerNames, service.names),
         *(
             (declare(NDRCALL, opnum=number, structure=()), Status, service.refuse)
             for number in (22, 23, 24, 27, 28, 29)

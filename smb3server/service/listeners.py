@@ -74,10 +74,7 @@ class Fabrics:
 
     def _machine(self) -> Machine:
         return Machine(
-            list(self._interfaces()),
-            rdma_devices(ROOT),
-            port_owners(ports_needed(self._port), ROOT),
-            self._unavailable,
+            list(self._interfaces()), rdma_devices(ROOT), port_owners(ports_needed(self._port), ROOT), self._unavailable
         )
 
     async def start(self, fabrics: Sequence[str], hosts: Sequence[str], port: int | None) -> None:

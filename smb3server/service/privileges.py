@@ -27,6 +27,7 @@ from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
 from smb3server.process.own_files import open_folder
+from smb3server.process.words import user_name
 from smb3server.status.model import ProcessRecord
 from smbdirect.providers.verbs import thread as verbs_thread
 
@@ -39,9 +40,7 @@ _OWN_METADATA = (
 """The server writes descriptors, attributes, times and owners of files as itself, whoever owns the file. Opens that
 outlive their connection are reopened by file handle, and open_by_handle_at(2) requires CAP_DAC_READ_SEARCH.
 """
-_OF_THREADS = {
-    verbs_thread.NAME: Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE,
-}
+_OF_THREADS = {verbs_thread.NAME: Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE}
 """Capabilities, by thread name, of threads that keep their own set, because their credentials must never change.
 
 The verbs thread registers memory, binds RDMA ports below 1024 (Linux requires CAP_NET_BIND_SERVICE there, too) and
@@ -271,7 +270,7 @@ def in_force() -> ProcessRecord:
         permitted |= int(fields["CapPrm"], 16)
     return ProcessRecord(
         pid=os.getpid(),
-        user=_name(os.geteuid()),
+        user=user_name(os.geteuid()),
         acts_as_users=impersonate.may_act(),
         capabilities=capabilities.names(permitted),
         no_new_privs=all(fields.get("NoNewPrivs") == "1" for fields in threads),
@@ -279,10 +278,3 @@ def in_force() -> ProcessRecord:
         dumpable=_prctl(_PR_GET_DUMPABLE) == 1,
         core_limit=resource.getrlimit(resource.RLIMIT_CORE)[0],
     )
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -28,6 +28,7 @@ from smb3server.config.values import snapshot_pattern, split_folder
 from smb3server.files.recycling import USER as RECYCLING_USER
 from smb3server.files.recycling import Recycling, problem
 from smb3server.process.storage_queue import StorageQueue
+from smb3server.process.words import user_name
 from smb3server.service import stand_in
 from smb3server.settings.declaring import seconds
 from smb3server.settings.discovery import DiscoveryConfig
@@ -297,7 +298,7 @@ def _default_user(
         raise FolderDownError(f"share {share.name}: {error.filename or share.path}: {error.strerror}") from error
     user, lacking = (found.user, found.lacks) if may_act() else (None, _lacking(share))
     if share.guest or any(account.user is None for account in accounts if share.admits(account)):
-        name = stand_in.name_of_uid(user.uid if user is not None else os.geteuid())
+        name = user_name(user.uid if user is not None else os.geteuid())
         notes += _who_acts(share, name, lacking, found.stranger if user is not None else "", user is None)
     return user, found.key
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from smb3server.backends.base import User
 from smb3server.backends.local.impersonate import ActAs
 from smb3server.process import folder_ways
+from smb3server.process.words import user_name
 
 _NOBODY, _NOGROUP = "nobody", "nogroup"
 _OVERFLOW_ID = 65534
@@ -71,15 +72,7 @@ def _nogroup() -> int:
 
 def name_of(user: User) -> str:
     """Return the user's name as the host's commands accept it."""
-    return name_of_uid(user.uid)
-
-
-def name_of_uid(uid: int) -> str:
-    """Return the name of a user of the host, or the number of one without a name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return user_name(user.uid)
 
 
 def lacks(folder: int, user: User | None, read_only: bool) -> str:

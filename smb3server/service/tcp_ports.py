@@ -95,11 +95,7 @@ class TcpPorts:
                 log.info("not listening on %s: %s", host, error)
 
     def _listen(
-        self,
-        host: str,
-        port: int,
-        adopt: Callable[[socket.socket], None] | None,
-        given: socket.socket | None = None,
+        self, host: str, port: int, adopt: Callable[[socket.socket], None] | None, given: socket.socket | None = None
     ) -> None:
         reception = self._reception
         self.listeners.append(

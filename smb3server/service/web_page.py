@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from smb3server.access.identity import Identity
 from smb3server.admin.socket import Command
 from smb3server.config.error import ConfigError
+from smb3server.net.host_lists import is_loopback
 from smb3server.server.server import Server
 from smb3server.settings.web import WebConfig
-from smb3server.web.serving import WebServer, is_loopback
+from smb3server.web.serving import WebServer
 
 
 async def start_page(config: WebConfig, server: Server, commands: Callable[[], Mapping[str, Command]]) -> WebServer:

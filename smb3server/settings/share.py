@@ -22,13 +22,7 @@ class ConnectionRules(Section, kw_only=True):
         False
     )
     comment: Annotated[
-        str,
-        about(
-            "shown in lists of shares",
-            Effect.AT_ONCE,
-            example="what everybody needs",
-            other_name="remark",
-        ),
+        str, about("shown in lists of shares", Effect.AT_ONCE, example="what everybody needs", other_name="remark")
     ] = ""
     max_connections: Annotated[
         NotNegative, about("most tree connects to the share at a time; 0: any number", Effect.NEW_TREES, example=100)
@@ -198,8 +192,7 @@ class ShareRules(ConnectionRules, kw_only=True):
         ),
     ] = False
     time_machine_max_size: Annotated[
-        NotNegative,
-        about("bytes that Macs see as the size of the share; 0: that of the volume", Effect.AT_ONCE),
+        NotNegative, about("bytes that Macs see as the size of the share; 0: that of the volume", Effect.AT_ONCE)
     ] = 0
     symlinks: Annotated[
         Literal["beneath", "never"],

@@ -78,11 +78,7 @@ def _caching(opened: Open) -> Caching | None:
         )
     if isinstance(holder, Oplock):
         return Caching(
-            kind="oplock",
-            state=_LEVELS.get(int(holder.level), "none"),
-            breaking=holder.breaking,
-            key="",
-            opens=1,
+            kind="oplock", state=_LEVELS.get(int(holder.level), "none"), breaking=holder.breaking, key="", opens=1
         )
     return None
 

@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from smb3server import __version__
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.process.words import endpoint
 from smb3server.status import open_files, resources
 from smb3server.status.model import (
     ChannelRecord,
@@ -130,8 +131,8 @@ def _channel(server: Server, connection: Connection, number: int) -> ChannelReco
     return ChannelRecord(
         channel=number,
         fabric=transport.fabric,
-        peer=_endpoint(transport.peer_address),
-        local=_endpoint(transport.local_address),
+        peer=endpoint(transport.peer_address),
+        local=endpoint(transport.local_address),
         since=connection.creation_time,
         dialect=dialect_name(connection.dialect),
         signing=signing,
@@ -174,11 +175,6 @@ def _name(kind: type[Cipher] | type[SigningAlgorithm], value: int) -> str:
         return kind(value).name.replace("_", "-")
     except ValueError:
         return f"0x{value:04x}"
-
-
-def _endpoint(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _session(server: Server, session: Session, numbers: Mapping[Connection, int], files: bool) -> SessionRecord:

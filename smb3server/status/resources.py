@@ -65,10 +65,7 @@ def _recycle(share: Share) -> RecycleRecord | UnsetType:
     if found is None:
         return UNSET
     return RecycleRecord(
-        files=found.files,
-        bytes=found.bytes,
-        removed_files=found.removed_files,
-        removed_bytes=found.removed_bytes,
+        files=found.files, bytes=found.bytes, removed_files=found.removed_files, removed_bytes=found.removed_bytes
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from aiohttp import hdrs, web
+
+from smb3server.net.host_lists import is_address
 
 HEADERS: Final = {
     "Server": "smb3server",
@@ -59,7 +60,7 @@ class Guard:
             host = request.url.host or ""
         except ValueError as error:
             raise web.HTTPBadRequest(text="The host's name is none.") from error
-        if not _is_address(host) and host.casefold() not in self._names:
+        if not is_address(host) and host.casefold() not in self._names:
             raise web.HTTPMisdirectedRequest(text=f"{host} is not a name of this server: add it to names in [web].")
 
     @staticmethod
@@ -69,11 +70,3 @@ class Guard:
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and origin.partition("://")[2] != request.host:
             raise web.HTTPForbidden(text="The request comes from another site.")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

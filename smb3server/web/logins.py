@@ -52,11 +52,7 @@ class Logins:
     """The browsers that are logged on to one server."""
 
     def __init__(
-        self,
-        users: Logons,
-        administers: Callable[[Identity], bool],
-        guesses: Guesses,
-        clock: Callable[[], float],
+        self, users: Logons, administers: Callable[[Identity], bool], guesses: Guesses, clock: Callable[[], float]
     ) -> None:
         """``administers`` returns whether a user may log on now. ``clock`` returns seconds."""
         self._users = users

@@ -203,37 +203,40 @@ def _id_both_for_macs(following: int, entry: ForMacs, length: int, short: bytes)
     )
 
 
+_COMMON = 10
+"""How many values of a layout all levels have but NAMES; FileNameLength is the last of them."""
+_SHORT_FIELDS = ("short_length", "reserved", "short_name")
+
+
 class Level(NamedTuple):
-    """One level: its encoder, and its layout for decoding."""
+    """One level: its encoder, its layout for decoding, and the values of the layout behind the common ones."""
 
     encode: Encoder
     layout: struct.Struct
-    name_length_field: int
-    """Index of FileNameLength among the values of the layout."""
+    fields: tuple[str, ...] = ()
+
+    def at(self, field: str) -> int:
+        """Return the index of a value in the layout; -1 if the level does not have it."""
+        return _COMMON + self.fields.index(field) if field in self.fields else -1
 
 
+_EXTD_FIELDS = ("ea_size", "reparse_tag", "file_id")
 LEVELS: dict[int, Level] = {
-    FileInfoClass.DIRECTORY: Level(_directory, _DIRECTORY, 9),
-    FileInfoClass.FULL_DIRECTORY: Level(_full, _FULL, 9),
-    FileInfoClass.ID_FULL_DIRECTORY: Level(_id_full, _ID_FULL, 9),
-    FileInfoClass.BOTH_DIRECTORY: Level(_both, _BOTH, 9),
-    FileInfoClass.ID_BOTH_DIRECTORY: Level(_id_both, _ID_BOTH, 9),
-    FileInfoClass.NAMES: Level(_names, _NAMES, 2),
-    FileInfoClass.ID_EXTD_DIRECTORY: Level(_id_extd, _ID_EXTD, 9),
-    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: Level(_id_extd_both, _ID_EXTD_BOTH, 9),
-    FileInfoClass.ID_64_EXTD_DIRECTORY: Level(_id_64_extd, _ID_64_EXTD, 9),
-    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: Level(_id_64_extd_both, _ID_64_EXTD_BOTH, 9),
-    FileInfoClass.ID_ALL_EXTD_DIRECTORY: Level(_id_all_extd, _ID_ALL_EXTD, 9),
-    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: Level(_id_all_extd_both, _ID_ALL_EXTD_BOTH, 9),
+    FileInfoClass.DIRECTORY: Level(_directory, _DIRECTORY),
+    FileInfoClass.FULL_DIRECTORY: Level(_full, _FULL, ("ea_size",)),
+    FileInfoClass.ID_FULL_DIRECTORY: Level(_id_full, _ID_FULL, ("ea_size", "reserved", "file_id")),
+    FileInfoClass.BOTH_DIRECTORY: Level(_both, _BOTH, ("ea_size", *_SHORT_FIELDS)),
+    FileInfoClass.ID_BOTH_DIRECTORY: Level(_id_both, _ID_BOTH, ("ea_size", *_SHORT_FIELDS, "reserved", "file_id")),
+    FileInfoClass.NAMES: Level(_names, _NAMES),
+    FileInfoClass.ID_EXTD_DIRECTORY: Level(_id_extd, _ID_EXTD, _EXTD_FIELDS),
+    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: Level(_id_extd_both, _ID_EXTD_BOTH, (*_EXTD_FIELDS, "high", *_SHORT_FIELDS)),
+    FileInfoClass.ID_64_EXTD_DIRECTORY: Level(_id_64_extd, _ID_64_EXTD, _EXTD_FIELDS),
+    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: Level(_id_64_extd_both, _ID_64_EXTD_BOTH, (*_EXTD_FIELDS, *_SHORT_FIELDS)),
+    FileInfoClass.ID_ALL_EXTD_DIRECTORY: Level(_id_all_extd, _ID_ALL_EXTD, _EXTD_FIELDS),
+    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: Level(
+        _id_all_extd_both, _ID_ALL_EXTD_BOTH, (*_EXTD_FIELDS, "low", "high", *_SHORT_FIELDS)
+    ),
 }
-_SHORT_NAME_FIELD = {
-    FileInfoClass.BOTH_DIRECTORY: 11,
-    FileInfoClass.ID_BOTH_DIRECTORY: 11,
-    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: 14,
-    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: 13,
-    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: 15,
-}
-"""Index of ShortNameLength among the values of the layouts that have short names."""
 _PADDING = tuple(bytes(size) for size in range(8))
 
 
@@ -249,7 +252,7 @@ class Packer:
         level = LEVELS[info_class]
         self._encode: Callable[[int, Any, int, bytes], bytes] = _id_both_for_macs if for_macs else level.encode
         self._fixed = level.layout.size
-        self._short_name = short_name if info_class in _SHORT_NAME_FIELD and not for_macs else None
+        self._short_name = short_name if "short_name" in level.fields and not for_macs else None
         self.buffer = bytearray()
         self.limit = limit
         self.count = 0
@@ -306,56 +309,31 @@ class ListedEntry(NamedTuple):
     short_name: str = ""
 
 
-_EA_SIZE_LEVELS = frozenset(LEVELS) - {FileInfoClass.DIRECTORY, FileInfoClass.NAMES}
-_EXTD_LEVELS = frozenset(
-    {
-        FileInfoClass.ID_EXTD_DIRECTORY,
-        FileInfoClass.ID_EXTD_BOTH_DIRECTORY,
-        FileInfoClass.ID_64_EXTD_DIRECTORY,
-        FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY,
-        FileInfoClass.ID_ALL_EXTD_DIRECTORY,
-        FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY,
-    }
-)
-_FILE_ID_FIELD = {
-    FileInfoClass.ID_FULL_DIRECTORY: 12,
-    FileInfoClass.ID_BOTH_DIRECTORY: 15,
-    FileInfoClass.ID_EXTD_DIRECTORY: 12,
-    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: 12,
-    FileInfoClass.ID_64_EXTD_DIRECTORY: 12,
-    FileInfoClass.ID_64_EXTD_BOTH_DIRECTORY: 12,
-    FileInfoClass.ID_ALL_EXTD_DIRECTORY: 12,
-    FileInfoClass.ID_ALL_EXTD_BOTH_DIRECTORY: 12,
-}
-
-
 def decode_directory(info_class: int, data: Buffer) -> list[ListedEntry]:
     """Decode all entries of a response at one of ``LEVELS``. Raises ``DecodeError``."""
     level = LEVELS[info_class]
     layout = level.layout
+    ea_at, tag_at, id_at, short_at = map(level.at, ("ea_size", "reparse_tag", "file_id", "short_length"))
     view = memoryview(data)
     found: list[ListedEntry] = []
     for start, end in chain(view, layout.size):
-        values = layout.unpack_from(view, start)
-        length = values[level.name_length_field]
+        # The last one stands for the values that the level does not have.
+        values = (*layout.unpack_from(view, start), 0)
+        length = values[2 if layout is _NAMES else _COMMON - 1]
         at = start + layout.size
         if length > end - at:
             raise DecodeError("directory entry's name outside its entry")
         name = decode_name(view[at : at + length])
-        if info_class == FileInfoClass.NAMES:
+        if layout is _NAMES:
             found.append(ListedEntry(name))
             continue
-        extended = info_class in _EXTD_LEVELS
-        ea_size = values[10] if info_class in _EA_SIZE_LEVELS else 0
-        tag = values[11] if extended else 0
-        if not extended and values[8] & attr.REPARSE_POINT:
+        ea_size, tag = values[ea_at], values[tag_at]
+        if tag_at < 0 and values[8] & attr.REPARSE_POINT:
             ea_size, tag = 0, ea_size
         short = ""
-        if (field := _SHORT_NAME_FIELD.get(FileInfoClass(info_class))) is not None:
-            if values[field] > 24:
+        if short_at > 0:
+            if values[short_at] > SHORT_NAME_SIZE:
                 raise DecodeError("ShortNameLength above 24")
-            short = decode_name(values[field + 2][: values[field]])
-        id_field = _FILE_ID_FIELD.get(FileInfoClass(info_class))
-        file_id = values[id_field] if id_field is not None else 0
-        found.append(ListedEntry._make((name, *values[2:9], ea_size, tag, file_id, short)))
+            short = decode_name(values[short_at + 2][: values[short_at]])
+        found.append(ListedEntry._make((name, *values[2:9], ea_size, tag, values[id_at], short)))
     return found

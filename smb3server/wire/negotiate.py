@@ -126,14 +126,20 @@ def contexts_of(message: memoryview, request: NegotiateRequest) -> list[tuple[in
 
     Raises ``DecodeError`` if a context is not aligned to 8 bytes or exceeds the message.
     """
-    found: list[tuple[int, memoryview]] = []
-    offset = request.context_offset
-    if request.context_count and (
-        offset & 7 or offset < HEADER_SIZE + NEGOTIATE_REQUEST.size + 2 * request.dialect_count
-    ):
+    if request.context_count and request.context_offset & 7:
         raise DecodeError("bad NegotiateContextOffset")
+    least = HEADER_SIZE + NEGOTIATE_REQUEST.size + 2 * request.dialect_count
+    return contexts_at(message, request.context_offset, request.context_count, least)
+
+
+def contexts_at(message: memoryview, offset: int, count: int, least: int) -> list[tuple[int, memoryview]]:
+    """Return (type, data) of each of ``count`` contexts, which begin no earlier than at ``least``. Raises
+    ``DecodeError``."""
+    if count and offset < least:
+        raise DecodeError("bad NegotiateContextOffset")
+    found: list[tuple[int, memoryview]] = []
     end, fixed, unpack = len(message), _CONTEXT.size, _CONTEXT.unpack_from
-    for _ in range(request.context_count):
+    for _ in range(count):
         offset += -offset & 7
         if offset + fixed > end:
             raise DecodeError("negotiate contexts exceed the message")

@@ -48,11 +48,7 @@ _PREFIXES = {
     "Not_Member_of_Any": Code.NOT_MEMBER_OF_ANY,
     "Not_Device_Member_of_Any": Code.NOT_DEVICE_MEMBER_OF_ANY,
 }
-_KINDS = {
-    "@User.": Code.USER_ATTRIBUTE,
-    "@Resource.": Code.RESOURCE_ATTRIBUTE,
-    "@Device.": Code.DEVICE_ATTRIBUTE,
-}
+_KINDS = {"@User.": Code.USER_ATTRIBUTE, "@Resource.": Code.RESOURCE_ATTRIBUTE, "@Device.": Code.DEVICE_ATTRIBUTE}
 _LOGICAL = {"&&": Code.AND, "||": Code.OR}
 _SHOWN = {code: text for table in (_SYMBOLS, _WORDS, _PREFIXES, _KINDS, _LOGICAL) for text, code in table.items()}
 _BY_WORD = {text.casefold(): code for table in (_WORDS, _PREFIXES) for text, code in table.items()}

@@ -178,13 +178,7 @@ Ids = tuple[int, int, int, int]
 
 
 def find_file(
-    directory: int,
-    paths: Sequence[bytes],
-    flags: int,
-    resolve: int,
-    data_flags: int,
-    folder: bool,
-    ids: Ids | None,
+    directory: int, paths: Sequence[bytes], flags: int, resolve: int, data_flags: int, folder: bool, ids: Ids | None
 ) -> tuple[int, int, bool, Statx]:
     """Do ``openat2_stat`` for the first of one or two paths that exists. Return its index, the descriptor, whether that
     one is for data, and the stat. Raises ``FileNotFoundError`` if none exists, other errors at once.

@@ -282,11 +282,7 @@ class MetadataStore:
             self._sidecar.write(inode_key(stat), "meta", packed)
 
     def change(
-        self,
-        reference: Reference,
-        stat: Statx,
-        change: Callable[[Metadata], None],
-        metadata: Metadata | None = None,
+        self, reference: Reference, stat: Statx, change: Callable[[Metadata], None], metadata: Metadata | None = None
     ) -> None:
         """Apply ``change`` to the small attribute. ``metadata``: its present content, if it was read."""
         if metadata is None:

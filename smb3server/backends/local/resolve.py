@@ -184,13 +184,7 @@ class Resolver:
         return self._search(disk, follow, missing)
 
     def look_up(
-        self,
-        path: Path,
-        follow: bool,
-        or_folder: bool,
-        user: User | None,
-        data_flags: int = -1,
-        folder: bool = False,
+        self, path: Path, follow: bool, or_folder: bool, user: User | None, data_flags: int = -1, folder: bool = False
     ) -> LookedUp:
         """Do ``open_path`` as the user. With ``or_folder``, return the folder of the file if the file is missing: then
         a file whose name differs in case may count as missing. Raises PathNotFound if the folder is missing as well.

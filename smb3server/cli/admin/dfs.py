@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
@@ -45,27 +44,18 @@ def command() -> None:
 def list_links(server: ServerChoice, as_json: bool) -> int:
     """List the namespaces and their links, and where each link leads and comes from."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.status.short_tables import print_table
+    from smb3server.cli.status.short_tables import print_list
 
     namespaces = ask_server(server, "dfs-list")["namespaces"]
-    if as_json:
-        print(json.dumps(namespaces, indent=2))
-        return EXIT_DONE
     rows = []
     for entry in namespaces:
         rows.append((entry["name"], "configuration", str(entry["ttl"]), ""))
         for link in entry["links"]:
-            name = f"{entry['name']}/{link['path']}"
+            first = (f"{entry['name']}/{link['path']}", link["origin"], str(link["ttl"]))
             rows += [
-                (
-                    name if not number else "",
-                    link["origin"] if not number else "",
-                    str(link["ttl"]) if not number else "",
-                    target,
-                )
-                for number, target in enumerate(link["targets"])
+                (*(first if not number else ("", "", "")), target) for number, target in enumerate(link["targets"])
             ]
-    print_table(("LINK", "FROM", "TTL", "TARGETS"), rows)
+    print_list(as_json, namespaces, ("LINK", "FROM", "TTL", "TARGETS"), rows)
     return EXIT_DONE
 
 
@@ -82,12 +72,7 @@ def _split(name: str) -> dict[str, str]:
 @click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
 @_SET
 @server_choice
-def add(
-    link: str,
-    targets: Sequence[str],
-    settings: Sequence[str],
-    server: ServerChoice,
-) -> int:
+def add(link: str, targets: Sequence[str], settings: Sequence[str], server: ServerChoice) -> int:
     """Add a link, at once. TARGET is //SERVER/SHARE, or SHARE for a share of this server."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.config.schema import Link
@@ -105,12 +90,7 @@ def add(
 @_SET
 @unset_option
 @server_choice
-def set_settings(
-    link: str,
-    settings: Sequence[str],
-    defaults: Sequence[str],
-    server: ServerChoice,
-) -> int:
+def set_settings(link: str, settings: Sequence[str], defaults: Sequence[str], server: ServerChoice) -> int:
     """Change a link that was added at run time. Clients learn it when what they remember is too old."""
     from smb3server.cli.ask_server import ask_server
     from smb3server.config.schema import Link

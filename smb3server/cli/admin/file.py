@@ -38,17 +38,14 @@ def command() -> None:
 def list_files(user: str, share: str, path: str, as_json: bool, server: ServerChoice) -> int:
     """List open files: who, where, and what keeps them open."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.status.short_tables import print_table
+    from smb3server.cli.status.short_tables import print_list
 
     files = ask_server(server, "file-list", user=user, share=share, path=path)["files"]
-    if as_json:
-        print(json.dumps(files, indent=2))
-        return EXIT_DONE
     rows = [
         (entry["id"], entry["user"], entry["access"] or "-", _state(entry), f"{entry['share']}/{entry['path']}")
         for entry in files
     ]
-    print_table(("FILE", "USER", "ACCESS", "STATE", "PATH"), rows)
+    print_list(as_json, files, ("FILE", "USER", "ACCESS", "STATE", "PATH"), rows)
     return EXIT_DONE
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 _MAX_LINE = 4096
 
 
@@ -25,21 +24,18 @@ class PasswordSource(NamedTuple):
     force: bool
 
 
-def password_options(function: _Decorated) -> _Decorated:
-    """Add the options that ``PasswordSource`` has."""
-    for option in (
-        click.option("--force", is_flag=True, help="Take a password that is shorter than it should be."),
-        click.option("--random", is_flag=True, help="Make a password by chance, and print it once."),
-        click.option("--password-stdin", is_flag=True, help="The first line of stdin is the password."),
-        click.option(
-            "--password-file",
-            type=click.Path(readable=False, path_type=Path),
-            metavar="FILE",
-            help="Its first line is the password.",
-        ),
-    ):
-        function = option(function)
-    return function
+password_options = together(
+    click.option(
+        "--password-file",
+        type=click.Path(readable=False, path_type=Path),
+        metavar="FILE",
+        help="Its first line is the password.",
+    ),
+    click.option("--password-stdin", is_flag=True, help="The first line of stdin is the password."),
+    click.option("--random", is_flag=True, help="Make a password by chance, and print it once."),
+    click.option("--force", is_flag=True, help="Take a password that is shorter than it should be."),
+)
+"""The options that ``PasswordSource`` has."""
 
 
 def refuse_argument(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:

@@ -38,12 +38,9 @@ def command() -> None:
 def list_sessions(user: str, share: str, as_json: bool, server: ServerChoice) -> int:
     """List sessions: who, from where, since when."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.status.short_tables import print_table, since
+    from smb3server.cli.status.short_tables import print_list, since
 
     sessions = ask_server(server, "session-list", user=user, share=share)["sessions"]
-    if as_json:
-        print(json.dumps(sessions, indent=2))
-        return EXIT_DONE
     rows = [
         (
             *(entry["id"], entry["user"], entry["client"], since(entry["age"]), str(entry["files"])),
@@ -52,7 +49,7 @@ def list_sessions(user: str, share: str, as_json: bool, server: ServerChoice) ->
         )
         for entry in sessions
     ]
-    print_table(("SESSION", "USER", "CLIENT", "SINCE", "FILES", "CHANNELS", "SHARES"), rows)
+    print_list(as_json, sessions, ("SESSION", "USER", "CLIENT", "SINCE", "FILES", "CHANNELS", "SHARES"), rows)
     return EXIT_DONE
 
 
@@ -62,13 +59,7 @@ def list_sessions(user: str, share: str, as_json: bool, server: ServerChoice) ->
 @_SHARE
 @_JSON
 @server_choice
-def close(
-    ids: Sequence[str],
-    user: str,
-    share: str,
-    as_json: bool,
-    server: ServerChoice,
-) -> int:
+def close(ids: Sequence[str], user: str, share: str, as_json: bool, server: ServerChoice) -> int:
     """End sessions, with all their open files.
 
     The clients learn it with their next request, and may log on again. To keep a user out, remove or disable the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,14 +53,11 @@ def command() -> None:
 def list_shares(server: ServerChoice, as_json: bool) -> int:
     """List the shares of a running server, and where each comes from."""
     from smb3server.cli.ask_server import ask_server
-    from smb3server.cli.status.short_tables import print_table
+    from smb3server.cli.status.short_tables import print_list
 
     shares = ask_server(server, "share-list")["shares"]
-    if as_json:
-        print(json.dumps(shares, indent=2))
-        return EXIT_DONE
     rows = [(entry["name"], entry["origin"], str(entry["tree_connects"]), entry["path"]) for entry in shares]
-    print_table(("SHARE", "FROM", "IN USE", "PATH"), rows)
+    print_list(as_json, shares, ("SHARE", "FROM", "IN USE", "PATH"), rows)
     return EXIT_DONE
 
 
@@ -71,23 +67,12 @@ def list_shares(server: ServerChoice, as_json: bool) -> int:
 @_SET
 @click.option("--temporary", is_flag=True, help="Forget it at the next restart.")
 @server_choice
-def add(
-    name: str,
-    path: Path,
-    settings: Sequence[str],
-    temporary: bool,
-    server: ServerChoice,
-) -> int:
+def add(name: str, path: Path, settings: Sequence[str], temporary: bool, server: ServerChoice) -> int:
     """Share the directory PATH as NAME, at once."""
     from smb3server.cli.ask_server import ask_server
 
     share = ask_server(
-        server,
-        "share-add",
-        name=name,
-        path=str(path.absolute()),
-        options=read_settings(settings),
-        temporary=temporary,
+        server, "share-add", name=name, path=str(path.absolute()), options=read_settings(settings), temporary=temporary
     )["share"]
     kept = "" if share["origin"] == "run time" else " until the server restarts"
     print(f"share {name}: {share['path']}{kept}")
@@ -101,12 +86,7 @@ def add(
 @_SET
 @unset_option
 @server_choice
-def set_settings(
-    name: str,
-    settings: Sequence[str],
-    defaults: Sequence[str],
-    server: ServerChoice,
-) -> int:
+def set_settings(name: str, settings: Sequence[str], defaults: Sequence[str], server: ServerChoice) -> int:
     """Change settings of a share that was added at run time. Clients stay connected where they may."""
     from smb3server.cli.ask_server import ask_server
 

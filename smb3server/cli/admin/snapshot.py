@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
 from smb3server.cli.running_server import FILE, FOLDER
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.backends.local.snapshot_making import SnapshotMaker
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
-
-
-def _server(function: _Decorated) -> _Decorated:
-    """Add the options ``--config`` and ``--state``, which say what server's shares are meant."""
-    for option in (
-        click.option(
-            "--state", type=FOLDER, metavar="DIR", help="The server's state directory, if the file does not name it."
-        ),
-        click.option(
-            "--config",
-            type=FILE,
-            metavar="FILE.toml",
-            help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
-        ),
-    ):
-        function = option(function)
-    return function
+_server = together(
+    click.option(
+        "--config",
+        type=FILE,
+        metavar="FILE.toml",
+        help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
+    ),
+    click.option(
+        "--state", type=FOLDER, metavar="DIR", help="The server's state directory, if the file does not name it."
+    ),
+)
+"""The options ``--config`` and ``--state``, which say what server's shares are meant."""
 
 
 @click.group()
@@ -117,21 +111,16 @@ def create(share: str, config: Path | None, state: Path | None) -> int:
 @click.option("--json", "as_json", is_flag=True, help="JSON: a list of objects.")
 def list_snapshots(share: str, config: Path | None, state: Path | None, as_json: bool) -> int:
     """List the snapshots of SHARE, the newest first: as clients name them, and their folders."""
-    import json
-
     from smb3server.backends.local.snapshot_making import CannotError
     from smb3server.backends.snapshot_names import token
-    from smb3server.cli.status.short_tables import print_table
+    from smb3server.cli.status.short_tables import print_list
 
     try:
         names = sorted(_maker(config, state, share).names().items(), reverse=True)
     except CannotError as error:
         raise CommandError(str(error)) from error
-    if as_json:
-        rows = [{"version": token(seconds), "time": seconds, "name": name} for seconds, name in names]
-        print(json.dumps(rows, indent=2))
-    else:
-        print_table(("VERSION", "NAME"), [(token(seconds), name) for seconds, name in names])
+    found = [{"version": token(seconds), "time": seconds, "name": name} for seconds, name in names]
+    print_list(as_json, found, ("VERSION", "NAME"), [(token(seconds), name) for seconds, name in names])
     return EXIT_DONE
 
 

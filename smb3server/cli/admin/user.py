@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +13,10 @@ from smb3server.cli import known_names
 from smb3server.cli.admin.password_input import PasswordSource, new_password, no_password_argument, password_options
 from smb3server.cli.admin.users_store import Store, get, store_options, tell_servers
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.auth.users_file import StoredUser, Users
-
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
 
 @click.group()
@@ -41,18 +40,15 @@ def command() -> None:
     """
 
 
-def field_options(function: _Decorated) -> _Decorated:
-    """Add the options for an account's fields."""
-    for option in (
-        click.option("--must-change/--no-must-change", default=None, help="Refuse logons until the password changes."),
-        click.option("--expires", metavar="DATE", help='Refuse logons from then on; "never".'),
-        click.option("--principal", metavar="NAME@REALM", help="Kerberos principal that has the account."),
-        click.option("--comment", metavar="TEXT", help="Shown in lists of users."),
-        click.option("--full-name", metavar="TEXT", help="Shown in lists of users."),
-        click.option("--unix-user", metavar="NAME", help="User of this machine that it acts as."),
-    ):
-        function = option(function)
-    return function
+field_options = together(
+    click.option("--unix-user", metavar="NAME", help="User of this machine that it acts as."),
+    click.option("--full-name", metavar="TEXT", help="Shown in lists of users."),
+    click.option("--comment", metavar="TEXT", help="Shown in lists of users."),
+    click.option("--principal", metavar="NAME@REALM", help="Kerberos principal that has the account."),
+    click.option("--expires", metavar="DATE", help='Refuse logons from then on; "never".'),
+    click.option("--must-change/--no-must-change", default=None, help="Refuse logons until the password changes."),
+)
+"""The options for an account's fields."""
 
 
 def _changed(user: StoredUser, fields: dict[str, Any]) -> StoredUser:
@@ -101,13 +97,7 @@ def _hash(name: str, source: PasswordSource, old: bytes | None, store: Store) ->
 @field_options
 @store_options
 def add(
-    name: str,
-    store: Store,
-    password_file: Path | None,
-    password_stdin: bool,
-    random: bool,
-    force: bool,
-    **fields: Any,
+    name: str, store: Store, password_file: Path | None, password_stdin: bool, random: bool, force: bool, **fields: Any
 ) -> None:
     """Add the user NAME. The password is asked for.
 
@@ -316,13 +306,7 @@ def groups(name: str | None, store: Store, as_json: bool) -> None:
               help="Act as the users of this machine with the same names. Default: as root.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Change nothing, and show what would be done.")
 @store_options
-def import_users(
-    source: Any,
-    replaces: bool,
-    unix_users: bool | None,
-    dry_run: bool,
-    store: Store,
-) -> int:
+def import_users(source: Any, replaces: bool, unix_users: bool | None, dry_run: bool, store: Store) -> int:
     """Import users with their passwords from Samba: FILE is what "pdbedit -Lw" prints, or an smbpasswd file, or -.
 
     As root each acts as this machine's user of the same name, whatever number the list has. Users without one, users

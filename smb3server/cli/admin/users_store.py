@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from smb3server.cli.exits import EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.running_server import FOLDER
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.auth.groups import Groups
@@ -104,14 +106,11 @@ def store_options(function: Callable[..., _Result]) -> Callable[..., _Result]:
     def find(*, file: Path | None, config: Path | None, state: Path | None, **others: Any) -> _Result:
         return function(store=find_store(file, config, state), **others)
 
-    for option in (
-        click.option("--state", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                     help="The server's state directory."),
-        click.option("--config", type=_FILE, metavar="FILE.toml", help="The server's configuration file."),
+    return together(
         click.option("--file", type=_FILE, metavar="FILE", help="The users file itself."),
-    ):  # fmt: skip
-        find = option(find)
-    return find
+        click.option("--config", type=_FILE, metavar="FILE.toml", help="The server's configuration file."),
+        click.option("--state", type=FOLDER, metavar="DIR", help="The server's state directory."),
+    )(find)
 
 
 def _document(path: Path) -> dict[str, object]:

@@ -15,9 +15,9 @@ from smb3server.cli.client.options import (
     connection_options,
     run,
     shown,
-    size_text,
     take,
 )
+from smb3server.process import words
 
 
 @click.command("bench")
@@ -99,16 +99,16 @@ def bench(address: str, size: int, as_json: bool, **options: Any) -> int:
         print(f"reached by  {share.transport}, in {connected * 1000:.0f} ms")
         if share.why_not_rdma:
             print(f"no RDMA     {shown(share.why_not_rdma)}")
-        print(f"write       {size_text(figures['write'])}/s")
-        print(f"read        {size_text(figures['read'])}/s")
+        print(f"write       {words.amount(figures['write'])}/s")
+        print(f"read        {words.amount(figures['read'])}/s")
         print(f"stat        {figures['stat']:.0f}/s, one after the other")
         before, after = share.compressed
         if before:
-            print(f"compressed  {size_text(before)} travelled as {size_text(after)}")
+            print(f"compressed  {words.amount(before)} travelled as {words.amount(after)}")
         for kind, (written, read) in share.moved.items():
             if not written and not read:
                 continue
             carrier = {"tcp": "TCP", "messages": "messages over SMB Direct"}.get(kind, f"RDMA ({kind})")
-            print(f"carried by  {carrier}: {size_text(written)} written, {size_text(read)} read")
+            print(f"carried by  {carrier}: {words.amount(written)} written, {words.amount(read)} read")
 
     return run(take(options), work, moves_data=True)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,61 +20,60 @@ from smb3server.cli.client.options import (
     names_folder,
     run,
     shown,
-    size_text,
     take,
 )
 from smb3server.cli.exits import EXIT_FAILED, EXIT_USAGE, CommandError
+from smb3server.cli.together import together
+from smb3server.process.words import amount
 
 if TYPE_CHECKING:
     from smb3server.client.mirror import MirrorOptions, Totals
     from smb3server.client.places import Item, Place
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 _URL = "smb://[USER@]HOST[:PORT]/SHARE/PATH"
 
-
-def _copy_options(function: _Decorated) -> _Decorated:
-    for option in reversed(
-        (
-            click.option(
-                "-j",
-                "--jobs",
-                type=click.IntRange(1, 64),
-                default=4,
-                show_default=True,
-                help="Files at a time; of those up to 64 KiB eight times as many.",
-            ),
-            click.option(
-                "--exclude",
-                multiple=True,
-                metavar="PATTERN",
-                help="Leave out names that match, or paths if it has a slash; NAME/ stands for folders only.",
-            ),
-            click.option(
-                "--links",
-                type=click.Choice(("skip", "follow")),
-                default="skip",
-                show_default=True,
-                help="What becomes of symbolic links.",
-            ),
-            click.option("--no-sparse", is_flag=True, help="Copy holes of files as zeros."),
-            click.option("-a", "--attributes", is_flag=True, help="Keep read-only, hidden, system and archive."),
-            click.option("--verify", is_flag=True, help="Read both files again and compare them."),
-            click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done."),
-            click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
-            click.option("-v", "--verbose", is_flag=True, help="Also name files that are left as they are."),
-            click.option("--json", "as_json", is_flag=True, help="One JSON object per file, and one at the end."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-_recursive = click.option("-r", "--recursive", is_flag=True, help="Folders with everything below them, too.")
-_continue = click.option(
-    "-c", "--continue", "resume", is_flag=True, help="Go on where an interrupted copy of the same file stopped."
+_copy_options = together(
+    click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(1, 64),
+        default=4,
+        show_default=True,
+        help="Files at a time; of those up to 64 KiB eight times as many.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out names that match, or paths if it has a slash; NAME/ stands for folders only.",
+    ),
+    click.option(
+        "--links",
+        type=click.Choice(("skip", "follow")),
+        default="skip",
+        show_default=True,
+        help="What becomes of symbolic links.",
+    ),
+    click.option("--no-sparse", is_flag=True, help="Copy holes of files as zeros."),
+    click.option("-a", "--attributes", is_flag=True, help="Keep read-only, hidden, system and archive."),
+    click.option("--verify", is_flag=True, help="Read both files again and compare them."),
+    click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done."),
+    click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+    click.option("-v", "--verbose", is_flag=True, help="Also name files that are left as they are."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object per file, and one at the end."),
 )
-_update = click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time.")
+
+_options_of_copies = together(
+    connection_options,
+    compress_option,
+    click.option("-r", "--recursive", is_flag=True, help="Folders with everything below them, too."),
+    click.option(
+        "-c", "--continue", "resume", is_flag=True, help="Go on where an interrupted copy of the same file stopped."
+    ),
+    click.option("-u", "--update", is_flag=True, help="Leave out files whose copy has their size and time."),
+    _copy_options,
+)
+"""The options of the commands that copy what their arguments name."""
 
 
 def _options(given: dict[str, Any], **more: Any) -> MirrorOptions:
@@ -187,6 +186,13 @@ def _copy(given: dict[str, Any], how: MirrorOptions, find: Callable[[Shares], An
     return run(connection, work, moves_data=True)
 
 
+def _copy_named(given: dict[str, Any], sources: Sequence[str], target: str) -> int:
+    """Copy what the arguments of a command name."""
+    recursive, resume, update = map(given.pop, ("recursive", "resume", "update"))
+    how = _options(given, recursive=recursive, resume=resume, only_changed=update)
+    return _copy(given, how, lambda shares: _entries(shares, sources, target))
+
+
 def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as_json: bool, dry_run: bool) -> None:
     """Say what was done, and how the data travelled."""
     connected = shares.connected
@@ -217,8 +223,8 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
         return
     if quiet or dry_run:
         return
-    rate = f", {size_text(totals.bytes / seconds)}/s" if seconds and totals.bytes else ""
-    parts = [f"{totals.files} file{'s' * (totals.files != 1)}, {size_text(totals.bytes)} in {seconds:.1f} s{rate}"]
+    rate = f", {amount(totals.bytes / seconds)}/s" if seconds and totals.bytes else ""
+    parts = [f"{totals.files} file{'s' * (totals.files != 1)}, {amount(totals.bytes)} in {seconds:.1f} s{rate}"]
     for name in ("same", "removed", "skipped", "failed"):
         if count := getattr(totals, name):
             parts.append(f"{count} {name}")
@@ -226,19 +232,14 @@ def _conclude(shares: Shares, totals: Totals, seconds: float, *, quiet: bool, as
     for share in connected:
         why = f"; no RDMA: {share.why_not_rdma}" if share.why_not_rdma else ""
         before, after = share.compressed
-        packed = f"; {size_text(before)} travelled as {size_text(after)}" if before else ""
+        packed = f"; {amount(before)} travelled as {amount(after)}" if before else ""
         print(shown(f"{share.address.host}: {share.transport}{packed}{why}"), file=sys.stderr)
 
 
 @click.command("get")
-@connection_options
-@compress_option
-@_recursive
-@_continue
-@_update
-@_copy_options
+@_options_of_copies
 @click.argument("words", nargs=-1, required=True, metavar=f"{_URL}... [LOCAL]")
-def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **options: Any) -> int:
+def get(words: tuple[str, ...], **options: Any) -> int:
     """Copy files of shares to this machine: into LOCAL if it is a folder, or under that name. Default: here.
 
     LOCAL with a slash at its end has to be a folder. No two files get the same name.
@@ -261,20 +262,14 @@ def get(words: tuple[str, ...], recursive: bool, resume: bool, update: bool, **o
     sources, target = (words, ".") if is_remote(words[-1]) else (words[:-1], words[-1])
     if not sources or not all(map(is_remote, sources)):
         raise click.UsageError("get copies from shares; put copies to them")
-    how = _options(options, recursive=recursive, resume=resume, only_changed=update)
-    return _copy(options, how, lambda shares: _entries(shares, sources, target))
+    return _copy_named(options, sources, target)
 
 
 @click.command("put")
-@connection_options
-@compress_option
-@_recursive
-@_continue
-@_update
-@_copy_options
+@_options_of_copies
 @click.argument("source", nargs=-1, required=True, metavar="LOCAL")
 @click.argument("target", metavar=_URL)
-def put(source: tuple[str, ...], target: str, recursive: bool, resume: bool, update: bool, **options: Any) -> int:
+def put(source: tuple[str, ...], target: str, **options: Any) -> int:
     """Copy files of this machine to a share: into a folder of it, or under a new name.
 
     A file appears under its name when it is complete and the server has written it to its disk: none is cut off or
@@ -291,20 +286,14 @@ def put(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upd
 
     if not is_remote(target) or any(map(is_remote, source)):
         raise click.UsageError("put copies from this machine to a share; get copies from one, and cp between two")
-    how = _options(options, recursive=recursive, resume=resume, only_changed=update)
-    return _copy(options, how, lambda shares: _entries(shares, source, target))
+    return _copy_named(options, source, target)
 
 
 @click.command("cp")
-@connection_options
-@compress_option
-@_recursive
-@_continue
-@_update
-@_copy_options
+@_options_of_copies
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE")
 @click.argument("target", metavar="TARGET")
-def cp(source: tuple[str, ...], target: str, recursive: bool, resume: bool, update: bool, **options: Any) -> int:
+def cp(source: tuple[str, ...], target: str, **options: Any) -> int:
     """Copy files: within a share (the server does it, no data travels), between shares, from a share or to it.
 
     \b
@@ -314,8 +303,7 @@ def cp(source: tuple[str, ...], target: str, recursive: bool, resume: bool, upda
 
     Exit status: 0 all was copied, 1 something was not, 2 wrong usage, 3 the server cannot be reached, 130 interrupted.
     """
-    how = _options(options, recursive=recursive, resume=resume, only_changed=update)
-    return _copy(options, how, lambda shares: _entries(shares, source, target))
+    return _copy_named(options, source, target)
 
 
 @click.command("sync")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smb3server.cli.client.options import Shares, compress_option, connection_options, run, shown, size_text, take
+from smb3server.cli.client.options import Shares, compress_option, connection_options, run, shown, take
+from smb3server.process.words import amount
 
 if TYPE_CHECKING:
     from smb3server.client.entries import Entry
@@ -40,7 +41,7 @@ def facts(entry: Entry) -> dict[str, Any]:
 
 
 def _line(entry: Entry, name: str, human: bool) -> str:
-    size = size_text(entry.size) if human else str(entry.size)
+    size = amount(entry.size) if human else str(entry.size)
     when = entry.modified.astimezone().strftime("%Y-%m-%d %H:%M")
     return f"{entry.letters or '-':<6} {size:>14} {when}  {name}"
 
@@ -165,7 +166,7 @@ def stat(address: tuple[str, ...], as_json: bool, **options: Any) -> int:
                     continue
                 why = f"; no RDMA: {share.why_not_rdma}" if share.why_not_rdma else ""
                 print(f"{_name(entry, entry.path or '.')}")
-                print(f"  size        {entry.size} bytes ({size_text(entry.size)}), {entry.allocated} on disk")
+                print(f"  size        {entry.size} bytes ({amount(entry.size)}), {entry.allocated} on disk")
                 print(f"  attributes  {entry.letters or '-'}")
                 print(f"  modified    {entry.modified.astimezone().isoformat(sep=' ')}")
                 print(f"  created     {entry.created.astimezone().isoformat(sep=' ')}")
@@ -194,7 +195,7 @@ def du(address: tuple[str, ...], summarize: bool, human: bool, as_json: bool, **
         if as_json:
             print(_json_text({"path": path, "size": size, "files": files}))
         else:
-            print(f"{size_text(size) if human else size:>14}  {shown(path or '.')}")
+            print(f"{amount(size) if human else size:>14}  {shown(path or '.')}")
 
     async def add(share: Share, path: str, top: bool) -> tuple[int, int]:
         size = files = 0

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_NO_SERVER, EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.client.address import Address
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from smb3server.client.share_list import ListedShare
 
 RDMA_MODES = ("auto", "prefer", "off", "iwarp", "roce", "verbs")
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -33,89 +33,78 @@ class Connection:
     """What ``connect`` is told of them."""
 
 
-def connection_options(function: _Decorated) -> _Decorated:
-    """Add the options that say who logs on and how data travels; ``take`` collects them."""
-    for option in reversed(
-        (
-            click.option(
-                "-U", "--user", metavar="NAME", help="Log on as. The address may have it: smb://NAME@HOST/..."
-            ),
-            click.option("--domain", metavar="NAME", help="The user's domain."),
-            click.option(
-                "--password-file",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="Its first line is the password; mode 600. For one server.",
-            ),
-            click.option(
-                "--credentials",
-                "credentials_file",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="Users and passwords by host. Default: ~/.config/smb3server/credentials.",
-            ),
-            click.option("-k", "--kerberos", is_flag=True, help="Log on with a Kerberos ticket (kinit)."),
-            click.option("--kerberos-name", metavar="NAME", help="Of the server. Default: that of the address."),
-            click.option("--guest", is_flag=True, help="Log on as a guest; nothing is signed."),
-            click.option("--anonymous", is_flag=True, help="Log on without a name; nothing is signed."),
-            click.option(
-                "--rdma",
-                type=click.Choice(RDMA_MODES),
-                default="auto",
-                show_default=True,
-                help="How data travels: auto uses RDMA NICs, prefer RDMA in software, too, a name that fabric alone.",
-            ),
-            click.option("--rdma-port", type=click.IntRange(1, 65535), metavar="PORT", help="Of SMB Direct."),
-            click.option("--quic", is_flag=True, help="Connect over QUIC, UDP port 443 by default."),
-            *(
-                click.option(f"--quic-{name}", type=click.Path(path_type=Path), metavar="FILE", help=text)
-                for name, text in (
-                    ("authority", "PEM file with whom to trust. Default: whom this machine trusts."),
-                    ("certificate", "PEM file with this client's certificate."),
-                    ("key", "PEM file with the certificate's key."),
-                )
-            ),
-            click.option(
-                "--one-sided",
-                type=click.Choice(("auto", "off")),
-                default="off",
-                show_default=True,
-                help="Have files lent: their bytes travel without requests, neither signed nor encrypted.",
-            ),
-            click.option(
-                "--channels",
-                type=click.IntRange(1, 8),
-                default=1,
-                show_default=True,
-                metavar="N",
-                help="Connections that carry data at the same time.",
-            ),
-            click.option(
-                "--signing/--no-signing", "sign", default=True, show_default=True, help="Sign all messages and data."
-            ),
-            click.option("--encrypt", is_flag=True, help="Encrypt all messages and data."),
-            click.option(
-                "--follow/--no-follow",
-                "follow",
-                default=True,
-                show_default=True,
-                help="Follow links of a namespace (DFS): the same user logs on where they lead.",
-            ),
-            click.option(
-                "--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For connecting."
-            ),
-            click.option(
-                "--answer-timeout",
-                type=float,
-                default=60.0,
-                show_default=True,
-                metavar="SECONDS",
-                help="For each answer of the server; 0 is for ever.",
-            ),
+connection_options = together(
+    click.option("-U", "--user", metavar="NAME", help="Log on as. The address may have it: smb://NAME@HOST/..."),
+    click.option("--domain", metavar="NAME", help="The user's domain."),
+    click.option(
+        "--password-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Its first line is the password; mode 600. For one server.",
+    ),
+    click.option(
+        "--credentials",
+        "credentials_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Users and passwords by host. Default: ~/.config/smb3server/credentials.",
+    ),
+    click.option("-k", "--kerberos", is_flag=True, help="Log on with a Kerberos ticket (kinit)."),
+    click.option("--kerberos-name", metavar="NAME", help="Of the server. Default: that of the address."),
+    click.option("--guest", is_flag=True, help="Log on as a guest; nothing is signed."),
+    click.option("--anonymous", is_flag=True, help="Log on without a name; nothing is signed."),
+    click.option(
+        "--rdma",
+        type=click.Choice(RDMA_MODES),
+        default="auto",
+        show_default=True,
+        help="How data travels: auto uses RDMA NICs, prefer RDMA in software, too, a name that fabric alone.",
+    ),
+    click.option("--rdma-port", type=click.IntRange(1, 65535), metavar="PORT", help="Of SMB Direct."),
+    click.option("--quic", is_flag=True, help="Connect over QUIC, UDP port 443 by default."),
+    *(
+        click.option(f"--quic-{name}", type=click.Path(path_type=Path), metavar="FILE", help=text)
+        for name, text in (
+            ("authority", "PEM file with whom to trust. Default: whom this machine trusts."),
+            ("certificate", "PEM file with this client's certificate."),
+            ("key", "PEM file with the certificate's key."),
         )
-    ):
-        function = option(function)
-    return function
+    ),
+    click.option(
+        "--one-sided",
+        type=click.Choice(("auto", "off")),
+        default="off",
+        show_default=True,
+        help="Have files lent: their bytes travel without requests, neither signed nor encrypted.",
+    ),
+    click.option(
+        "--channels",
+        type=click.IntRange(1, 8),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Connections that carry data at the same time.",
+    ),
+    click.option("--signing/--no-signing", "sign", default=True, show_default=True, help="Sign all messages and data."),
+    click.option("--encrypt", is_flag=True, help="Encrypt all messages and data."),
+    click.option(
+        "--follow/--no-follow",
+        "follow",
+        default=True,
+        show_default=True,
+        help="Follow links of a namespace (DFS): the same user logs on where they lead.",
+    ),
+    click.option("--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For connecting."),
+    click.option(
+        "--answer-timeout",
+        type=float,
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="For each answer of the server; 0 is for ever.",
+    ),
+)
+"""The options that say who logs on and how data travels; ``take`` collects them."""
 
 
 compress_option = click.option(
@@ -262,15 +251,6 @@ def shown(text: str) -> str:
     from smb3server.process.log_lines import printable
 
     return printable(text, 4096)
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def run(connection: Connection, work: Callable[[Shares], Awaitable[int | None]], *, moves_data: bool = False) -> int:

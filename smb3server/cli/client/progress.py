@@ -6,9 +6,10 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from smb3server.cli.client.options import shown, size_text
+from smb3server.cli.client.options import shown
 from smb3server.client.mirror import Event
 from smb3server.client.options import Progress as OnProgress
+from smb3server.process.words import amount
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -83,10 +84,10 @@ class Reporter:
         path = shown(event.path)
         if event.action == "copy":
             moved = event.transfer
-            rate = f", {size_text(moved.rate)}/s" if moved is not None and moved.size > WORTH_A_RATE else ""
+            rate = f", {amount(moved.rate)}/s" if moved is not None and moved.size > WORTH_A_RATE else ""
             how = ", by the server" if moved is not None and moved.by_server else ""
-            resumed = f", from {size_text(moved.resumed_at)} on" if moved is not None and moved.resumed_at else ""
-            return f"{would}{'copy' if would else 'copied'} {path}  {size_text(event.size)}{rate}{resumed}{how}"
+            resumed = f", from {amount(moved.resumed_at)} on" if moved is not None and moved.resumed_at else ""
+            return f"{would}{'copy' if would else 'copied'} {path}  {amount(event.size)}{rate}{resumed}{how}"
         if event.action == "same":
             return f"same {path}"
         word = "remove" if would and event.action == "remove" else _WORDS[event.action]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from smb3server.cli.exits import EXIT_USAGE, CommandError
+from smb3server.cli.together import together
 from smb3server.process import parts
 
 if TYPE_CHECKING:
@@ -42,25 +43,18 @@ class _Store:
         return _Store(*(getattr(self, field.name) or getattr(other, field.name) for field in fields(self)))
 
 
-def _store_options(function: _Decorated) -> _Decorated:
-    """Add the options of ``_Store``. The group and all its commands have them: they may stand before or after."""
-    for option in reversed(
-        (
-            click.option("--cluster", metavar="etcds://HOST:PORT,...", help="The cluster's store."),
-            click.option(
-                "--config", type=_FILE, metavar="FILE.toml", help="Take [cluster] from a node's configuration."
-            ),
-            click.option("--name", metavar="NAME", help="The cluster's name. Default: smb3server."),
-            click.option("--ca", type=_FILE, metavar="FILE", help="Authority that signed etcd's certificate."),
-            click.option("--cert", type=_FILE, metavar="FILE", help="Certificate to show to etcd."),
-            click.option("--key", type=_FILE, metavar="FILE", help="Its key."),
-            click.option("--user", metavar="NAME", help="User of etcd."),
-            click.option("--password-file", type=_FILE, metavar="FILE", help="With the user's password."),
-            click.option("--secret-file", type=_FILE, metavar="FILE", help="The cluster's secret."),
-        )
-    ):
-        function = option(function)
-    return function
+_store_options = together(
+    click.option("--cluster", metavar="etcds://HOST:PORT,...", help="The cluster's store."),
+    click.option("--config", type=_FILE, metavar="FILE.toml", help="Take [cluster] from a node's configuration."),
+    click.option("--name", metavar="NAME", help="The cluster's name. Default: smb3server."),
+    click.option("--ca", type=_FILE, metavar="FILE", help="Authority that signed etcd's certificate."),
+    click.option("--cert", type=_FILE, metavar="FILE", help="Certificate to show to etcd."),
+    click.option("--key", type=_FILE, metavar="FILE", help="Its key."),
+    click.option("--user", metavar="NAME", help="User of etcd."),
+    click.option("--password-file", type=_FILE, metavar="FILE", help="With the user's password."),
+    click.option("--secret-file", type=_FILE, metavar="FILE", help="The cluster's secret."),
+)
+"""The options of ``_Store``. The group and all its commands have them: they may stand before or after."""
 
 
 class _Seconds(click.ParamType[float]):
@@ -80,12 +74,7 @@ class _Seconds(click.ParamType[float]):
 
 def _timeout(function: _Decorated) -> _Decorated:
     return click.option(
-        "--timeout",
-        type=_Seconds(),
-        default=30.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait.",
+        "--timeout", type=_Seconds(), default=30.0, show_default=True, metavar="SECONDS", help="How long to wait."
     )(function)
 
 

@@ -5,63 +5,45 @@ from __future__ import annotations
 import socket as sockets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 
 from smb3server.cli.exits import EXIT_NO_SERVER, CommandError
 from smb3server.cli.running_server import ServerChoice, server_choice
+from smb3server.cli.together import together
 
 _NOTIFICATIONS = ("available", "unavailable", "node-up", "node-down", "move-client", "move-share", "ip-change")
 _SERVICE = ("host", "user", "port", "endpoint_mapper_port", "sign")
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
 
+_service_options = together(
+    click.argument("host", metavar="//HOST"),
+    click.option(
+        "--user",
+        default="",
+        metavar="[DOMAIN\\]NAME[:PASSWORD]",
+        help="Log on as. The password may be in SMB3SERVER_PASSWORD, or is asked for.",
+    ),
+    click.option("--port", type=int, metavar="PORT", help="Of the service. Default: ask the endpoint mapper."),
+    click.option("--endpoint-mapper-port", type=int, default=135, show_default=True, metavar="PORT", help="Its port."),
+    click.option("--sign", is_flag=True, help="Sign calls only. Default: encrypt."),
+)
 
-def _service_options(function: _Decorated) -> _Decorated:
-    for option in reversed(
-        (
-            click.argument("host", metavar="//HOST"),
-            click.option(
-                "--user",
-                default="",
-                metavar="[DOMAIN\\]NAME[:PASSWORD]",
-                help="Log on as. The password may be in SMB3SERVER_PASSWORD, or is asked for.",
-            ),
-            click.option("--port", type=int, metavar="PORT", help="Of the service. Default: ask the endpoint mapper."),
-            click.option(
-                "--endpoint-mapper-port", type=int, default=135, show_default=True, metavar="PORT", help="Its port."
-            ),
-            click.option("--sign", is_flag=True, help="Sign calls only. Default: encrypt."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def _registration_options(function: _Decorated) -> _Decorated:
-    for option in reversed(
-        (
-            click.option("--name", required=True, metavar="NET_NAME", help="Name that clients connect to."),
-            click.option("--address", metavar="IP", help="Address to watch. Default: HOST's."),
-            click.option("--share", metavar="SHARE", help="Share to watch, too (version 2)."),
-            click.option(
-                "--client",
-                default=lambda: sockets.gethostname().split(".")[0],
-                metavar="NAME",
-                help="This client's name. Default: the host's.",
-            ),
-            click.option("--v1", is_flag=True, help="Version 1 of the protocol."),
-            click.option(
-                "--elsewhere", is_flag=True, help="Ask HOST for another node's service and use that, as clients do."
-            ),
-            click.option(
-                "--keepalive", type=int, default=60, show_default=True, metavar="SECONDS", help="Longest silence."
-            ),
-            click.option("--ip-changes", is_flag=True, help="Also when addresses come and go."),
-        )
-    ):
-        function = option(function)
-    return function
+_registration_options = together(
+    click.option("--name", required=True, metavar="NET_NAME", help="Name that clients connect to."),
+    click.option("--address", metavar="IP", help="Address to watch. Default: HOST's."),
+    click.option("--share", metavar="SHARE", help="Share to watch, too (version 2)."),
+    click.option(
+        "--client",
+        default=lambda: sockets.gethostname().split(".")[0],
+        metavar="NAME",
+        help="This client's name. Default: the host's.",
+    ),
+    click.option("--v1", is_flag=True, help="Version 1 of the protocol."),
+    click.option("--elsewhere", is_flag=True, help="Ask HOST for another node's service and use that, as clients do."),
+    click.option("--keepalive", type=int, default=60, show_default=True, metavar="SECONDS", help="Longest silence."),
+    click.option("--ip-changes", is_flag=True, help="Also when addresses come and go."),
+)
 
 
 @click.group()

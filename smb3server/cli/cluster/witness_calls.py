@@ -43,13 +43,7 @@ def _connect(service: Service, host: str) -> WitnessClient:
     if not separator:
         password = logon_password(name)
     return WitnessClient(
-        host,
-        user,
-        password,
-        domain if backslash else "",
-        service.port,
-        service.endpoint_mapper_port,
-        not service.sign,
+        host, user, password, domain if backslash else "", service.port, service.endpoint_mapper_port, not service.sign
     )
 
 

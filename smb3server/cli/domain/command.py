@@ -3,58 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from smb3server.cli.exits import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
 from smb3server.cli.running_server import FILE
+from smb3server.cli.together import together
 
 if TYPE_CHECKING:
     from smb3server.domain.join import Administrator
     from smb3server.settings.domain import DomainConfig
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., object])
+_config = together(
+    click.option(
+        "--config",
+        type=FILE,
+        metavar="FILE.toml",
+        help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
+    ),
+    click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The server's state, if the configuration does not name it; the packaged unit's is /var/lib/smb3server.",
+    ),
+)
+"""The options that say which server it is."""
 
-
-def _config(function: _Decorated) -> _Decorated:
-    """Add the options that say which server it is."""
-    for option in (
-        click.option(
-            "--state",
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-            help="The server's state, if the configuration does not name it; the packaged unit's is"
-            " /var/lib/smb3server.",
-        ),
-        click.option(
-            "--config",
-            type=FILE,
-            metavar="FILE.toml",
-            help="The server's configuration file. Default: /etc/smb3server/smb3server.toml.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def _administrator(function: _Decorated) -> _Decorated:
-    """Add the options that say who changes the domain."""
-    for option in (
-        click.option("--password-stdin", is_flag=True, help="The first line of stdin is the password."),
-        click.option("--ticket", is_flag=True, help="Use the ticket that kinit has got, and no password."),
-        click.option(
-            "--user",
-            metavar="NAME",
-            default="Administrator",
-            show_default=True,
-            help="Who may add computers to the domain; the password may be in SMB3SERVER_PASSWORD, or is asked for.",
-        ),
-    ):
-        function = option(function)
-    return function
+_administrator = together(
+    click.option(
+        "--user",
+        metavar="NAME",
+        default="Administrator",
+        show_default=True,
+        help="Who may add computers to the domain; the password may be in SMB3SERVER_PASSWORD, or is asked for.",
+    ),
+    click.option("--ticket", is_flag=True, help="Use the ticket that kinit has got, and no password."),
+    click.option("--password-stdin", is_flag=True, help="The first line of stdin is the password."),
+)
+"""The options that say who changes the domain."""
 
 
 @click.group()

@@ -44,13 +44,7 @@ _LOOKS = 0.5
 @click.option("--background", is_flag=True, help="Return at once. --seconds ends the trace.")
 @server_choice
 def command(
-    client: str,
-    out: Path,
-    decrypt: bool,
-    seconds: float,
-    max_size: int,
-    background: bool,
-    server: ServerChoice,
+    client: str, out: Path, decrypt: bool, seconds: float, max_size: int, background: bool, server: ServerChoice
 ) -> int:
     """Write the messages of a client to a capture file that Wireshark opens, until Ctrl-C.
 
@@ -68,15 +62,7 @@ def command(
     from smb3server.cli.ask_server import ask_server
 
     path = str(out.absolute())
-    ask_server(
-        server,
-        "trace",
-        client=client,
-        file=path,
-        decrypt=decrypt,
-        seconds=seconds,
-        max_size=max_size << 20,
-    )
+    ask_server(server, "trace", client=client, file=path, decrypt=decrypt, seconds=seconds, max_size=max_size << 20)
     print(f"the server writes {path} for up to {seconds:g} s" + ("" if background else "; Ctrl-C ends it"), flush=True)
     if not out.exists():
         pid = ask_server(server, "ping")["pid"]

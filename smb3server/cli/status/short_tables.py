@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 GAP = "  "
 
@@ -16,6 +18,14 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
         print(GAP.join([*cells, line[-1]]).rstrip())
+
+
+def print_list(as_json: bool, found: list[Any], names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print what a server has: as JSON, or as a table."""
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print_table(names, rows)
 
 
 def since(seconds: float) -> str:

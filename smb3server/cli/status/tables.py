@@ -9,11 +9,14 @@ from msgspec import UnsetType
 from rich.text import Text
 
 from smb3server.cli.status.layout import Cell, Column, Table, fit, paragraph
+from smb3server.process.words import amount
 from smb3server.status.model import (
     Caching,
     ChannelRecord,
     ClusterRecord,
+    FlowRecord,
     InterfaceRecord,
+    LockRecord,
     Moving,
     OpenRecord,
     ProcessRecord,
@@ -30,22 +33,11 @@ _Moving = TypeVar("_Moving", SessionRecord, ChannelRecord, ShareRecord, UserReco
 
 OVERVIEW = ("sessions", "channels", "shares", "files")
 """The sections that are shown if none is named."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FEW_FILES = 50
 """Most files of the overview. ``status files`` has all."""
 _GOOD, _BAD, _WRONG = "green", "yellow", "bold red"
 _NEARLY = 0.8
 """Share of a limit from which on it is told."""
-
-
-def amount(count: float) -> str:
-    """Format a number of bytes for people."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
 
 
 def duration(seconds: float) -> str:
@@ -200,39 +192,42 @@ def _fabrics(server: ServerRecord) -> Iterable[tuple[str, str]]:
 # Sections
 
 
+_Entry = TypeVar("_Entry")
+_Columns = Sequence[tuple[Column, Callable[[_Entry], Cell | str]]]
+"""Columns, and what their cell says of an entry."""
+_MOVED: _Columns[Moving] = (
+    (Column("read", right=True, fixed=True), lambda entry: rate(entry, "read")),
+    (Column("written", right=True, fixed=True), lambda entry: rate(entry, "written")),
+)
+_REQUESTS: _Columns[Moving] = ((Column("req/s", right=True, fixed=True), lambda entry: rate(entry, "requests")),)
+
+
+def _table(title: str, entries: Iterable[_Entry], columns: _Columns[_Entry]) -> Table:
+    """Return a table with a row for each entry."""
+    table = Table(title, [column for column, _ in columns])
+    for entry in entries:
+        table.add(*(cell(entry) for _, cell in columns))
+    return table
+
+
 def _sessions(report: Report) -> list[Table]:
-    table = Table(
-        "Sessions",
-        (
-            Column("user", fixed=True, wraps=True),
-            Column("client", fixed=True),
-            Column("opens", right=True, fixed=True),
-            Column("read", right=True, fixed=True),
-            Column("written", right=True, fixed=True),
-            Column("RDMA", fixed=True),
-            Column("channels", wraps=True),
-            Column("since", right=True),
-            Column("protection"),
-            Column("shares", wraps=True),
-            Column("session"),
-        ),
-    )
     now = report.server.now
-    for entry in busiest(report.sessions):
-        table.add(
-            entry.user + (" (guest)" if entry.guest else ""),
-            entry.client,
-            str(entry.open_count),
-            rate(entry, "read"),
-            rate(entry, "written"),
-            "; ".join([*entry.rdma_protection, *_one_sided(entry)]) or "-",
-            ", ".join(f"#{number}" for number in entry.channels) or "-",
-            duration(now - entry.since),
-            "encrypted" if entry.encrypted else "signed" if entry.signing_required else "-",
-            ", ".join(dict.fromkeys(entry.shares)) or "-",
-            entry.session,
-        )
-    return [table]
+    columns: _Columns[SessionRecord] = (
+        (Column("user", fixed=True, wraps=True), lambda entry: entry.user + (" (guest)" if entry.guest else "")),
+        (Column("client", fixed=True), lambda entry: entry.client),
+        (Column("opens", right=True, fixed=True), lambda entry: str(entry.open_count)),
+        *_MOVED,
+        (Column("RDMA", fixed=True), lambda entry: "; ".join([*entry.rdma_protection, *_one_sided(entry)]) or "-"),
+        (Column("channels", wraps=True), lambda entry: ", ".join(f"#{number}" for number in entry.channels) or "-"),
+        (Column("since", right=True), lambda entry: duration(now - entry.since)),
+        (
+            Column("protection"),
+            lambda entry: "encrypted" if entry.encrypted else "signed" if entry.signing_required else "-",
+        ),
+        (Column("shares", wraps=True), lambda entry: ", ".join(dict.fromkeys(entry.shares)) or "-"),
+        (Column("session"), lambda entry: entry.session),
+    )
+    return [_table("Sessions", busiest(report.sessions), columns)]
 
 
 def _one_sided(entry: SessionRecord) -> list[str]:
@@ -245,49 +240,32 @@ def _one_sided(entry: SessionRecord) -> list[str]:
 
 
 def _channels(report: Report) -> list[Table]:
-    table = Table(
-        "Channels",
+    columns: _Columns[ChannelRecord] = (
+        (Column("#", right=True, fixed=True), lambda entry: str(entry.channel)),
+        (Column("fabric", fixed=True), lambda entry: Cell(entry.fabric, _GOOD if entry.rdma.code == "used" else "")),
+        (Column("client", fixed=True, wraps=True), lambda entry: entry.peer),
+        *_MOVED,
+        *_REQUESTS,
+        (Column("RDMA Read", right=True), lambda entry: amount(entry.rdma_read_bytes)),
+        (Column("RDMA Write", right=True), lambda entry: amount(entry.rdma_write_bytes)),
+        (Column("inline in", right=True), lambda entry: amount(entry.inline_bytes_received)),
+        (Column("inline out", right=True), lambda entry: amount(entry.inline_bytes_sent)),
+        (Column("dialect"), lambda entry: entry.dialect),
         (
-            Column("#", right=True, fixed=True),
-            Column("fabric", fixed=True),
-            Column("client", fixed=True, wraps=True),
-            Column("read", right=True, fixed=True),
-            Column("written", right=True, fixed=True),
-            Column("req/s", right=True, fixed=True),
-            Column("RDMA Read", right=True),
-            Column("RDMA Write", right=True),
-            Column("inline in", right=True),
-            Column("inline out", right=True),
-            Column("dialect"),
             Column("protection"),
-            Column("credits", right=True),
-            Column("resent", right=True),
-            Column("errors", right=True),
+            lambda entry: entry.cipher if entry.encryption else entry.signing if entry.signing_required else "-",
         ),
+        (Column("credits", right=True), _credits),
+        (Column("resent", right=True), lambda entry: str(entry.retransmissions)),
+        (Column("errors", right=True), lambda entry: str(entry.errors)),
     )
-    for entry in busiest(report.channels):
-        protection = entry.cipher if entry.encryption else entry.signing if entry.signing_required else "-"
-        credits = str(entry.smb_credits)
-        if entry.send_credits is not None:
-            credits += f" + {entry.send_credits}/{entry.receive_credits}"
-        table.add(
-            str(entry.channel),
-            Cell(entry.fabric, _GOOD if entry.rdma.code == "used" else ""),
-            entry.peer,
-            rate(entry, "read"),
-            rate(entry, "written"),
-            rate(entry, "requests"),
-            amount(entry.rdma_read_bytes),
-            amount(entry.rdma_write_bytes),
-            amount(entry.inline_bytes_received),
-            amount(entry.inline_bytes_sent),
-            entry.dialect,
-            protection,
-            credits,
-            str(entry.retransmissions),
-            str(entry.errors),
-        )
+    table = _table("Channels", busiest(report.channels), columns)
     return [table, *_compression(report)]
+
+
+def _credits(entry: ChannelRecord) -> str:
+    own = "" if entry.send_credits is None else f" + {entry.send_credits}/{entry.receive_credits}"
+    return f"{entry.smb_credits}{own}"
 
 
 def _compression(report: Report) -> list[Table]:
@@ -306,36 +284,22 @@ def _compression(report: Report) -> list[Table]:
     return [table] if table.rows else []
 
 
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
 def _sizes(report: Report) -> Table:
-    table = Table(
-        "Sizes in force",
-        (
-            Column("#", right=True, fixed=True),
-            Column("read", right=True, fixed=True),
-            Column("write", right=True, fixed=True),
-            Column("other", right=True, fixed=True),
-            Column("message in", right=True),
-            Column("message out", right=True),
-            Column("RDMA Reads at once", right=True),
-            Column("most credits", right=True),
-        ),
+    columns: _Columns[ChannelRecord] = (
+        (Column("#", right=True, fixed=True), lambda entry: str(entry.channel)),
+        (Column("read", right=True, fixed=True), lambda entry: _count(entry.sizes.max_read)),
+        (Column("write", right=True, fixed=True), lambda entry: _count(entry.sizes.max_write)),
+        (Column("other", right=True, fixed=True), lambda entry: _count(entry.sizes.max_transact)),
+        (Column("message in", right=True), lambda entry: _count(entry.sizes.max_fragmented_received)),
+        (Column("message out", right=True), lambda entry: _count(entry.sizes.max_fragmented_sent)),
+        (Column("RDMA Reads at once", right=True), lambda entry: _count(entry.sizes.read_depth)),
+        (Column("most credits", right=True), lambda entry: str(entry.sizes.credit_limit)),
     )
-    for entry in report.channels:
-        sizes = entry.sizes
-        lengths = (
-            sizes.max_read,
-            sizes.max_write,
-            sizes.max_transact,
-            sizes.max_fragmented_received,
-            sizes.max_fragmented_sent,
-        )
-        table.add(
-            str(entry.channel),
-            *("-" if length is None else f"{length:,}" for length in lengths),
-            "-" if sizes.read_depth is None else str(sizes.read_depth),
-            str(sizes.credit_limit),
-        )
-    return table
+    return _table("Sizes in force", report.channels, columns)
 
 
 def reasons(report: Report, width: int) -> list[Text]:
@@ -355,103 +319,59 @@ _SILENT = 1.0
 """Seconds without an answer after which a share's storage is said to be silent."""
 
 
+def _options(entry: ShareRecord) -> str:
+    options = [name for name in ("read_only", "encrypted", "continuous_availability") if getattr(entry, name)]
+    if isinstance(entry.storage, StorageRecord) and entry.storage.seconds >= _SILENT:
+        silent = f"storage has not answered for {entry.storage.seconds:.0f} s"
+        options.append(f"{silent}: {entry.storage.requests} requests wait")
+    return ", ".join(options).replace("_", " ") or "-"
+
+
 def _shares(report: Report) -> list[Table]:
-    table = Table(
-        "Shares",
+    shown = [entry for entry in busiest(report.shares) if entry.type != "pipe" or entry.connects]
+    columns: _Columns[ShareRecord] = (
+        (Column("share", fixed=True, wraps=True), lambda entry: entry.share),
+        (Column("connects", right=True, fixed=True), lambda entry: str(entry.connects)),
+        (Column("opens", right=True, fixed=True), lambda entry: str(entry.open_count)),
+        *_MOVED,
+        (Column("read in all", right=True), lambda entry: amount(entry.bytes_read)),
+        (Column("written in all", right=True), lambda entry: amount(entry.bytes_written)),
+        (Column("options"), _options),
         (
-            Column("share", fixed=True, wraps=True),
-            Column("connects", right=True, fixed=True),
-            Column("opens", right=True, fixed=True),
-            Column("read", right=True, fixed=True),
-            Column("written", right=True, fixed=True),
-            Column("read in all", right=True),
-            Column("written in all", right=True),
-            Column("options"),
             Column("path", wraps=True),
+            lambda entry: entry.path or (f"namespace, {entry.links} links" if isinstance(entry.links, int) else "-"),
         ),
     )
-    for entry in busiest(report.shares):
-        if entry.type == "pipe" and not entry.connects:
-            continue
-        options = [name for name in ("read_only", "encrypted", "continuous_availability") if getattr(entry, name)]
-        if isinstance(entry.storage, StorageRecord) and entry.storage.seconds >= _SILENT:
-            silent = f"storage has not answered for {entry.storage.seconds:.0f} s"
-            options.append(f"{silent}: {entry.storage.requests} requests wait")
-        table.add(
-            entry.share,
-            str(entry.connects),
-            str(entry.open_count),
-            rate(entry, "read"),
-            rate(entry, "written"),
-            amount(entry.bytes_read),
-            amount(entry.bytes_written),
-            ", ".join(options).replace("_", " ") or "-",
-            entry.path or (f"namespace, {entry.links} links" if isinstance(entry.links, int) else "-"),
-        )
+    table = _table("Shares", shown, columns)
     recycled = [(entry.share, entry.recycle) for entry in report.shares if isinstance(entry.recycle, RecycleRecord)]
     if not recycled:
         return [table]
-    folders = Table(
-        "Recycle folders",
-        (
-            Column("share", fixed=True, wraps=True),
-            Column("files", right=True, fixed=True),
-            Column("bytes", right=True, fixed=True),
-            Column("files removed", right=True),
-            Column("bytes removed", right=True),
-        ),
+    columns_of_folders: _Columns[tuple[str, RecycleRecord]] = (
+        (Column("share", fixed=True, wraps=True), lambda entry: entry[0]),
+        (Column("files", right=True, fixed=True), lambda entry: str(entry[1].files)),
+        (Column("bytes", right=True, fixed=True), lambda entry: amount(entry[1].bytes)),
+        (Column("files removed", right=True), lambda entry: str(entry[1].removed_files)),
+        (Column("bytes removed", right=True), lambda entry: amount(entry[1].removed_bytes)),
     )
-    for share, found in recycled:
-        folders.add(share, str(found.files), amount(found.bytes), str(found.removed_files), amount(found.removed_bytes))
-    return [table, folders]
+    return [table, _table("Recycle folders", recycled, columns_of_folders)]
 
 
 def _users(report: Report) -> list[Table]:
-    table = Table(
-        "Users",
-        (
-            Column("user", fixed=True, wraps=True),
-            Column("sessions", right=True, fixed=True),
-            Column("opens", right=True, fixed=True),
-            Column("read", right=True, fixed=True),
-            Column("written", right=True, fixed=True),
-            Column("req/s", right=True, fixed=True),
-            Column("connections", right=True),
-            Column("locks", right=True),
-            Column("watchers", right=True),
-            Column("read in all", right=True),
-            Column("written in all", right=True),
-        ),
+    columns: _Columns[UserRecord] = (
+        (Column("user", fixed=True, wraps=True), lambda entry: entry.user),
+        (Column("sessions", right=True, fixed=True), lambda entry: str(entry.sessions)),
+        (Column("opens", right=True, fixed=True), lambda entry: str(entry.open_count)),
+        *_MOVED,
+        *_REQUESTS,
+        (Column("connections", right=True), lambda entry: str(entry.connections)),
+        (Column("locks", right=True), lambda entry: str(entry.locks)),
+        (Column("watchers", right=True), lambda entry: str(entry.watchers)),
+        (Column("read in all", right=True), lambda entry: amount(entry.bytes_read)),
+        (Column("written in all", right=True), lambda entry: amount(entry.bytes_written)),
     )
-    for entry in busiest(report.users):
-        table.add(
-            entry.user,
-            str(entry.sessions),
-            str(entry.open_count),
-            rate(entry, "read"),
-            rate(entry, "written"),
-            rate(entry, "requests"),
-            str(entry.connections),
-            str(entry.locks),
-            str(entry.watchers),
-            amount(entry.bytes_read),
-            amount(entry.bytes_written),
-        )
-    return [table]
+    return [_table("Users", busiest(report.users), columns)]
 
 
-_FILE_COLUMNS = (
-    Column("user", fixed=True, wraps=True),
-    Column("path", fixed=True, wraps=True),
-    Column("access", fixed=True),
-    Column("denies", fixed=True),
-    Column("caching", fixed=True),
-    Column("locks", right=True),
-    Column("read", right=True),
-    Column("written", right=True),
-    Column("state"),
-    Column("open"),
-)
 _LETTERS = {"read": "r", "write": "w", "execute": "x", "delete": "d"}
 
 
@@ -466,35 +386,37 @@ def _cached(caching: Caching | None) -> str:
     return f"{caching.kind} {caching.state}{breaking}"
 
 
-def _add_file(table: Table, opened: OpenRecord, user: str) -> None:
-    state = [name for name, there in (("deleted at close", opened.delete_pending), ("pipe", opened.pipe)) if there]
-    path = f"{opened.share}/{opened.path}" + ("/" if opened.directory and opened.path else "")
-    table.add(
-        user,
-        path,
-        _letters(opened.rights) if opened.rights else "attr",
-        _letters(opened.denies),
-        _cached(opened.caching),
-        str(opened.locks),
-        amount(opened.bytes_read) if opened.bytes_read else "-",
-        amount(opened.bytes_written) if opened.bytes_written else "-",
-        ", ".join([*([opened.durable] if opened.durable else []), *state]) or "-",
-        opened.id,
-    )
+def _path(opened: OpenRecord) -> str:
+    return f"{opened.share}/{opened.path}" + ("/" if opened.directory and opened.path else "")
+
+
+def _state(opened: OpenRecord) -> str:
+    marks = (opened.durable, "deleted at close" if opened.delete_pending else "", "pipe" if opened.pipe else "")
+    return ", ".join(filter(None, marks)) or "-"
+
+
+_FILES: _Columns[tuple[OpenRecord, str]] = (
+    (Column("user", fixed=True, wraps=True), lambda row: row[1]),
+    (Column("path", fixed=True, wraps=True), lambda row: _path(row[0])),
+    (Column("access", fixed=True), lambda row: _letters(row[0].rights) if row[0].rights else "attr"),
+    (Column("denies", fixed=True), lambda row: _letters(row[0].denies)),
+    (Column("caching", fixed=True), lambda row: _cached(row[0].caching)),
+    (Column("locks", right=True), lambda row: str(row[0].locks)),
+    (Column("read", right=True), lambda row: amount(row[0].bytes_read) if row[0].bytes_read else "-"),
+    (Column("written", right=True), lambda row: amount(row[0].bytes_written) if row[0].bytes_written else "-"),
+    (Column("state"), lambda row: _state(row[0])),
+    (Column("open"), lambda row: row[0].id),
+)
+"""Columns of an open and its user."""
 
 
 def _files(report: Report) -> list[Table]:
     """Every open with what it may do (read, write, execute, delete), and what it denies others."""
-    table = Table("Open files", _FILE_COLUMNS)
     rows = [(opened, entry.user) for entry in report.sessions for opened in entry.opens]
-    for opened, user in sorted(rows, key=lambda row: (row[0].share, row[0].path)):
-        _add_file(table, opened, user)
-    if not report.away:
-        return [table]
-    waiting = Table("Opens whose client is away", _FILE_COLUMNS)
-    for opened in report.away:
-        _add_file(waiting, opened, opened.user)
-    return [table, waiting]
+    tables = [_table("Open files", sorted(rows, key=lambda row: (row[0].share, row[0].path)), _FILES)]
+    if report.away:
+        tables.append(_table("Opens whose client is away", [(opened, opened.user) for opened in report.away], _FILES))
+    return tables
 
 
 def _unlisted(report: Report, width: int) -> list[Text]:
@@ -505,99 +427,60 @@ def _unlisted(report: Report, width: int) -> list[Text]:
 
 
 def _locks(report: Report) -> list[Table]:
-    table = Table(
-        "Byte-range locks",
-        (
-            Column("user", fixed=True, wraps=True),
-            Column("path", fixed=True, wraps=True),
-            Column("from", right=True, fixed=True),
-            Column("bytes", right=True, fixed=True),
-            Column("kind", fixed=True),
-            Column("state", fixed=True),
-            Column("open"),
-        ),
+    columns: _Columns[LockRecord] = (
+        (Column("user", fixed=True, wraps=True), lambda entry: entry.user),
+        (Column("path", fixed=True, wraps=True), lambda entry: f"{entry.share}/{entry.path}"),
+        (Column("from", right=True, fixed=True), lambda entry: str(entry.offset)),
+        (Column("bytes", right=True, fixed=True), lambda entry: str(entry.length)),
+        (Column("kind", fixed=True), lambda entry: "exclusive" if entry.exclusive else "shared"),
+        (Column("state", fixed=True), lambda entry: Cell("waits", _BAD) if entry.waiting else "held"),
+        (Column("open"), lambda entry: entry.open),
     )
-    for entry in report.locks:
-        table.add(
-            entry.user,
-            f"{entry.share}/{entry.path}",
-            str(entry.offset),
-            str(entry.length),
-            "exclusive" if entry.exclusive else "shared",
-            Cell("waits", _BAD) if entry.waiting else "held",
-            entry.open,
-        )
-    return [table]
+    return [_table("Byte-range locks", report.locks, columns)]
 
 
 def _interfaces(report: Report) -> list[Table]:
     """The list that FSCTL_QUERY_NETWORK_INTERFACE_INFO gives to clients, and the addresses that are not in it."""
-    table = Table(
-        "Interfaces as clients see them",
-        (
-            Column("interface", fixed=True),
-            Column("address", fixed=True, wraps=True),
-            Column("speed", right=True, fixed=True),
-            Column("RDMA", fixed=True),
-            Column("RSS", fixed=True),
-            Column("clients see it", fixed=True, wraps=True),
-            Column("index", right=True),
-            Column("queues", right=True),
-        ),
+    columns: _Columns[InterfaceRecord] = (
+        (Column("interface", fixed=True), lambda entry: entry.interface),
+        (Column("address", fixed=True, wraps=True), lambda entry: entry.address),
+        (Column("speed", right=True, fixed=True), lambda entry: _speed(entry.speed)),
+        (Column("RDMA", fixed=True), lambda entry: Cell("yes", _GOOD) if entry.rdma else "no"),
+        (Column("RSS", fixed=True), lambda entry: "yes" if entry.rss else "no"),
+        (Column("clients see it", fixed=True, wraps=True), lambda entry: _told(entry, report.server)),
+        (Column("index", right=True), lambda entry: str(entry.index)),
+        (Column("queues", right=True), lambda entry: str(entry.queues)),
     )
-    for entry in sorted(report.interfaces, key=lambda entry: not entry.told):
-        table.add(
-            entry.interface,
-            entry.address,
-            _speed(entry.speed),
-            Cell("yes", _GOOD) if entry.rdma else "no",
-            "yes" if entry.rss else "no",
-            "yes" if entry.told else f"no: {_why_hidden(entry, report.server)}",
-            str(entry.index),
-            str(entry.queues),
-        )
-    return [table]
+    return [
+        _table("Interfaces as clients see them", sorted(report.interfaces, key=lambda entry: not entry.told), columns)
+    ]
 
 
-def _why_hidden(entry: InterfaceRecord, server: ServerRecord) -> str:
+def _told(entry: InterfaceRecord, server: ServerRecord) -> str:
+    if entry.told:
+        return "yes"
     if not server.multichannel:
-        return "multichannel is off"
+        return "no: multichannel is off"
     if entry.loopback:
-        return "loopback"
-    return "no link" if not entry.link else "not served"
+        return "no: loopback"
+    return "no: no link" if not entry.link else "no: not served"
 
 
 def _flows(report: Report) -> list[Table]:
     """The logical flows of storage quality of service."""
-    table = Table(
-        "Flows",
-        (
-            Column("flow", fixed=True),
-            Column("policy"),
-            Column("initiator"),
-            Column("IOPS", right=True, fixed=True),
-            Column("limit", right=True),
-            Column("bytes/s", right=True, fixed=True),
-            Column("KiB/s limit", right=True),
-            Column("opens", right=True),
-            Column("operations", right=True),
-            Column("delayed", right=True),
-        ),
+    columns: _Columns[FlowRecord] = (
+        (Column("flow", fixed=True), lambda entry: entry.flow),
+        (Column("policy"), lambda entry: entry.policy or "-"),
+        (Column("initiator"), lambda entry: entry.initiator or "-"),
+        (Column("IOPS", right=True, fixed=True), lambda entry: f"{entry.iops:.0f}"),
+        (Column("limit", right=True), lambda entry: str(entry.maximum_iops or "-")),
+        (Column("bytes/s", right=True, fixed=True), lambda entry: amount(entry.bandwidth)),
+        (Column("KiB/s limit", right=True), lambda entry: str(entry.maximum_bandwidth or "-")),
+        (Column("opens", right=True), lambda entry: str(entry.opens)),
+        (Column("operations", right=True), lambda entry: str(entry.operations)),
+        (Column("delayed", right=True), lambda entry: str(entry.delayed)),
     )
-    for entry in report.flows or ():
-        table.add(
-            entry.flow,
-            entry.policy or "-",
-            entry.initiator or "-",
-            f"{entry.iops:.0f}",
-            str(entry.maximum_iops or "-"),
-            amount(entry.bandwidth),
-            str(entry.maximum_bandwidth or "-"),
-            str(entry.opens),
-            str(entry.operations),
-            str(entry.delayed),
-        )
-    return [table]
+    return [_table("Flows", report.flows or (), columns)]
 
 
 _TABLES: dict[str, Callable[[Report], list[Table]]] = {

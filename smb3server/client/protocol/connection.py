@@ -470,9 +470,7 @@ class Requests:
         header = started.header._replace(command=Command.CANCEL, credit_charge=0, credits=0)
         if started.async_id:
             header = header._replace(
-                flags=header.flags | _ASYNC,
-                reserved=started.async_id & 0xFFFFFFFF,
-                tree_id=started.async_id >> 32,
+                flags=header.flags | _ASYNC, reserved=started.async_id & 0xFFFFFFFF, tree_id=started.async_id >> 32
             )
         encrypt = session is not None and session.encrypts(started.header.tree_id)
         self._transmit(header, [b"\4\0\0\0"], session, started.signed, encrypt)

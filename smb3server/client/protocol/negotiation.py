@@ -20,11 +20,12 @@ from smb3server.wire.negotiate import (
     Dialect,
     NegotiateRequest,
     SecurityMode,
+    contexts_at,
     numbers_of,
     pack_contexts,
 )
 from smb3server.wire.rdma_transform import RDMA_TRANSFORM_CAPABILITIES, RdmaTransformId, pack_capabilities
-from smbdirect.errors import DecodeError, ProtocolError
+from smbdirect.errors import ProtocolError
 
 if TYPE_CHECKING:
     # Who compresses nothing does not pay for the import.
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 DIALECTS = tuple(int(dialect) for dialect in Dialect if dialect != Dialect.WILDCARD)
 """All dialects that the client speaks."""
 _SHA_512 = 1
-_CONTEXT = struct.Struct("<HHI")
 _ONCE = frozenset(ContextType) - {ContextType.NETNAME}
 """Types of which a response has one context at most. [MS-SMB2 3.2.5.2]"""
 
@@ -159,7 +159,8 @@ def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotia
         return result
     result.signing_algorithm = SigningAlgorithm.AES_CMAC
     seen: set[int] = set()
-    for kind, data in _contexts(message, record.context_offset, record.context_count):
+    least = HEADER_SIZE + NEGOTIATE_RESPONSE.size
+    for kind, data in contexts_at(message, record.context_offset, record.context_count, least):
         if kind in seen & _ONCE:
             raise ProtocolError(f"two negotiate contexts of type {kind}", "MS-SMB2 3.2.5.2")
         seen.add(kind)
@@ -208,20 +209,3 @@ def _compression(data: memoryview, offer: Offer) -> Agreement | None:
     if not values or len(set(values)) < len(values) or not set(values) <= set(offered):
         raise ProtocolError(f"server chose compression {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
     return Agreement(values, chained=offer.chained and bool(flags & CHAINED))
-
-
-def _contexts(message: memoryview, offset: int, count: int) -> list[tuple[int, memoryview]]:
-    found: list[tuple[int, memoryview]] = []
-    if count and offset < HEADER_SIZE + NEGOTIATE_RESPONSE.size:
-        raise DecodeError("bad NegotiateContextOffset")
-    for _ in range(count):
-        offset += -offset & 7
-        if offset + _CONTEXT.size > len(message):
-            raise DecodeError("negotiate contexts exceed the message")
-        kind, length, _reserved = _CONTEXT.unpack_from(message, offset)
-        offset += _CONTEXT.size
-        if offset + length > len(message):
-            raise DecodeError("negotiate context exceeds the message")
-        found.append((kind, message[offset : offset + length]))
-        offset += length
-    return found

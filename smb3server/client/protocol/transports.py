@@ -77,9 +77,7 @@ async def _connected(addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
                 attempts.add(asyncio.create_task(_connect(*following)))
                 following = next(left, None)
             ended, _ = await asyncio.wait(
-                attempts,
-                timeout=None if following is None else ATTEMPT_DELAY,
-                return_when=asyncio.FIRST_COMPLETED,
+                attempts, timeout=None if following is None else ATTEMPT_DELAY, return_when=asyncio.FIRST_COMPLETED
             )
             for attempt in ended:
                 failure = attempt.exception()

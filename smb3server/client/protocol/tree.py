@@ -513,10 +513,7 @@ class Tree:
             channel_info_length=len(described),
         )
         reply = await self.call(
-            Command.READ,
-            [io_wire.READ_REQUEST.pack(record), described],
-            payload=length,
-            accept=_FOUND,
+            Command.READ, [io_wire.READ_REQUEST.pack(record), described], payload=length, accept=_FOUND
         )
         try:
             if reply.header.status == NtStatus.END_OF_FILE:
@@ -710,12 +707,7 @@ class Tree:
         return await self._do(steps.query_info(info_class, info_type, size, additional, data), file.file_id)
 
     async def set_info(
-        self,
-        file: RemoteFile,
-        info_class: int,
-        data: bytes,
-        info_type: int = InfoType.FILE,
-        additional: int = 0,
+        self, file: RemoteFile, info_class: int, data: bytes, info_type: int = InfoType.FILE, additional: int = 0
     ) -> None:
         """Set information. ``additional`` is AdditionalInformation. [MS-SMB2 3.2.4.9]"""
         await self._do(steps.set_info(info_class, data, info_type, additional), file.file_id)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from smb3server.backends.base import Backend
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.info import presentation
 from smb3server.commands.info.fs_levels import full_size
-from smb3server.dispatch.lookup import handle_of
-from smb3server.state.objects import Open
+from smb3server.dispatch.lookup import handle_of, store_of
 from smb3server.wire import fsctl as wire
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
-
-
-def _store_of(opened: Open) -> Backend:
-    if opened.store is None:
-        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    return opened.store
 
 
 @fsctl(Fsctl.GET_NTFS_VOLUME_DATA)
 def get_ntfs_volume_data(control: Control) -> bytes:
     """Return serial number and sizes of the volume. It has no master file table. [MS-FSA 2.1.5.10.12]"""
     opened = control.open()
-    store = _store_of(opened)
+    store = store_of(opened)
     if control.max_output < wire.NTFS_VOLUME_DATA.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
     total, _, free, sectors, sector = full_size(opened.tree.share, store)
@@ -44,7 +36,7 @@ def read_file_usn_data(control: Control) -> bytes:
     """Return the USN record of the file: its number and its name. There is no journal, so that it has no USN.
     [MS-FSA 2.1.5.10.26, MS-FSCC 2.3.61]"""
     opened = control.open()
-    store, handle = _store_of(opened), handle_of(opened)
+    store, handle = store_of(opened), handle_of(opened)
     asked = wire.READ_FILE_USN_DATA.unpack(control.data) if control.data else wire.ReadFileUsnData()
     version = max((known for known in wire.USN_RECORDS if asked[0] <= known <= asked[1]), default=None)
     if version is None:

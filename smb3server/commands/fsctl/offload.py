@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 
 from smb3server.access import required
-from smb3server.backends.base import Backend, DataVersion, Handle
+from smb3server.backends.base import DataVersion, Handle
 from smb3server.commands.fsctl.copy_chunk import copy_range
 from smb3server.commands.fsctl.file import zero
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.dispatch import waiting
 from smb3server.dispatch.long_work import on_worker
-from smb3server.dispatch.lookup import handle_of
+from smb3server.dispatch.lookup import handle_of, store_of
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import flushed
 from smb3server.files import write_times
@@ -42,12 +42,6 @@ _PATIENCE = 1.2 * WHOLE_SECONDS_NS / 1e9
 """Seconds that OFFLOAD_READ waits at most for a file that is being written."""
 _UNSUPPORTED = attr.SPARSE | attr.COMPRESSED
 _LARGEST = (1 << 64) - 1
-
-
-def _store_of(opened: Open) -> Backend:
-    if opened.store is None:
-        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    return opened.store
 
 
 def _check_sizes(control: Control, taken: int, given: int) -> None:
@@ -86,7 +80,7 @@ def _whole(length: int, sector: int) -> int:
 def offload_read(control: Control) -> Response | Pending:
     """Return a token for a range of the file. [MS-FSA 2.1.5.10.20]"""
     opened = control.open()
-    sector = _store_of(opened).volume().sector_size
+    sector = store_of(opened).volume().sector_size
     required.check(opened.granted_access, required.FSCTL[control.code])
     _check_sizes(control, wire.READ_INPUT.size, wire.READ_OUTPUT.size)
     body = wire.READ_INPUT.unpack(control.data)
@@ -148,7 +142,7 @@ class _Reading:
 def offload_write(control: Control) -> Response | Pending:
     """Copy what a token stands for into a range of the file. The file is never extended. [MS-FSA 2.1.5.10.21]"""
     opened = control.open()
-    store = _store_of(opened)
+    store = store_of(opened)
     if store.read_only:
         raise StatusError(NtStatus.MEDIA_WRITE_PROTECTED)
     sector = store.volume().sector_size
@@ -230,7 +224,7 @@ class _Transfer:
         target, origin = handle_of(opened), handle_of(source)
         steps = self._steps(target, origin)
         try:
-            if target.fileno() is None or origin.fileno() is None or _store_of(opened).retains:
+            if target.fileno() is None or origin.fileno() is None or store_of(opened).retains:
                 await self._here(steps)
             else:
                 await on_worker(self.control.request, opened, steps, source)

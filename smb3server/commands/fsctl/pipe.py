@@ -74,12 +74,7 @@ async def _passed(pipe: Pipe) -> None:
 
 
 async def _write(
-    request: TreeRequest,
-    opened: Open,
-    pipe: Pipe,
-    data: bytes,
-    respond: Callable[[], Response],
-    exchange: bool = False,
+    request: TreeRequest, opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response], exchange: bool = False
 ) -> Response:
     async with pipe.turn:
         request.check_fence()

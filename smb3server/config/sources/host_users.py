@@ -12,6 +12,7 @@ from smb3server.auth.users import Account
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config.error import ConfigError, Problems, RightsError
 from smb3server.config.model import Config, ShareConfig
+from smb3server.process.words import user_name
 
 OWNER = "owner"
 """Value of ``drop_privileges`` that means the owner of the shares' folders."""
@@ -51,14 +52,6 @@ def wrong_host_users(config: Config, accounts: Iterable[Account]) -> Iterator[tu
         elif user.uid != os.geteuid() and not may_act():
             text = f"the server has to run as root, or with CAP_SETUID and CAP_SETGID, to act as {user_name(user.uid)}"
             yield owner, key, RightsError(text)
-
-
-def user_name(uid: int) -> str:
-    """Return the name of a user of the host as its commands take it, else the number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def check_host_users(config: Config, accounts: Iterable[Account]) -> None:

@@ -116,12 +116,7 @@ class QuicListener:
     def arrived(self, arriving: _Arriving) -> QuicTransport:
         """Hand on a connection, and return its transport."""
         transport = QuicTransport(
-            arriving.protocol,
-            arriving.window,
-            self._pool,
-            self._max_message_size,
-            self.address,
-            arriving.peer,
+            arriving.protocol, arriving.window, self._pool, self._max_message_size, self.address, arriving.peer
         )
         self._on_transport(transport)
         return transport

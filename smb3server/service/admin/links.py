@@ -16,7 +16,7 @@ from smb3server.config.model import Config, NamespaceConfig
 from smb3server.config.sources import stored_shares
 from smb3server.config.sources.stored_shares import Table
 from smb3server.dfs.namespace import Link
-from smb3server.service.admin.shares import ShareAdmin
+from smb3server.service.admin.shares import ShareAdmin, put
 from smb3server.service.reload import Reload
 from smb3server.state.ports import ShareChangeError, ShareProblem
 
@@ -92,12 +92,12 @@ class LinkAdmin:
                 bare = [_with(entry, link) if entry.name.casefold() == name.casefold() else entry for entry in bare]
         except ConfigError as error:
             raise ShareChangeError(ShareProblem.INVALID, str(error)) from error
-        _put(stored, key, table)
+        put(stored, key, table)
         try:
             lasting = await self._shares.store()
             outcome = await self._reload.apply(replace(config, namespaces=bare, notes=[]))
         except (ShareChangeError, ConfigError) as error:
-            _put(stored, key, before)
+            put(stored, key, before)
             if isinstance(error, ConfigError):
                 await self._shares.store()
                 raise ShareChangeError(ShareProblem.INVALID, str(error)) from error
@@ -159,13 +159,6 @@ def _table(namespace: str, path: str, options: Mapping[str, object]) -> Table:
     except ConfigError as error:
         raise ShareChangeError(ShareProblem.INVALID, str(error)) from error
     return {("namespace" if key == "name" else key): value for key, value in found.items()}
-
-
-def _put(table: dict[str, Table], key: str, value: Table | None) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value
 
 
 def _with(entry: NamespaceConfig, link: Link) -> NamespaceConfig:

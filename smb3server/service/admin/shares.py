@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from smb3server.access import sddl
 from smb3server.access.descriptor import SecurityDescriptor
@@ -40,7 +40,10 @@ def _invalid() -> Iterator[None]:
         raise ShareChangeError(ShareProblem.INVALID, str(error)) from error
 
 
-def _put(table: dict[str, SecurityDescriptor], key: str, value: SecurityDescriptor | None) -> None:
+_Value = TypeVar("_Value")
+
+
+def put(table: dict[str, _Value], key: str, value: _Value | None) -> None:
     """Set an entry, or remove it."""
     if value is None:
         table.pop(key, None)
@@ -219,11 +222,11 @@ class ShareAdmin:
                 return
             stored, key = self.stored.permissions, name.casefold()
             before = stored.get(key)
-            _put(stored, key, permissions)
+            put(stored, key, permissions)
             try:
                 await self.store()
             except ShareChangeError:
-                _put(stored, key, before)
+                put(stored, key, before)
                 raise
             self._use(share, permissions)
 
@@ -236,7 +239,7 @@ class ShareAdmin:
         """Use the permissions that the cluster has for a service's share, and keep a copy in the file.
 
         The copy counts when etcd has lost them."""
-        _put(self.stored.permissions, share.name.casefold(), permissions)
+        put(self.stored.permissions, share.name.casefold(), permissions)
         self._use(share, permissions)
         if self._copying is None or self._copying.done():
             self._copying = asyncio.ensure_future(self._copy())

@@ -57,11 +57,7 @@ _TURNS = 16
 _FPDUS_PER_EVENT = 256
 _BYTES_PER_EVENT = 1 << 20
 """After this many FPDUs or bytes were received the other connections get their turn."""
-_CAUSES = {
-    errno.ETIMEDOUT: CloseCause.TIMEOUT,
-    errno.ECONNRESET: CloseCause.PEER,
-    errno.EPIPE: CloseCause.PEER,
-}
+_CAUSES = {errno.ETIMEDOUT: CloseCause.TIMEOUT, errno.ECONNRESET: CloseCause.PEER, errno.EPIPE: CloseCause.PEER}
 
 CAPABILITIES = Capabilities(
     name="iwarp",
@@ -91,11 +87,7 @@ class IwarpEndpoint(BaseEndpoint):
     phase."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        rings: RingPool,
-        private_data: bytes = b"",
-        large_fpdus: bool | None = None,
+        self, sock: socket.socket, rings: RingPool, private_data: bytes = b"", large_fpdus: bool | None = None
     ) -> None:
         super().__init__(CAPABILITIES, sock.getsockname()[:2], sock.getpeername()[:2])
         self.private_data = private_data

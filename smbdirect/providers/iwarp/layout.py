@@ -72,15 +72,7 @@ class Layout:
         # A checksum is compared before the next FPDU overwrites the trailer.
         number = 1 if self._crc else min((self._end - self._start) // payload - 1, most // payload + 1)
         whole, count, blocked = follow(
-            descriptor,
-            self._memory,
-            self._start,
-            payload,
-            self._between,
-            number,
-            self._kind,
-            self._offset,
-            filled,
+            descriptor, self._memory, self._start, payload, self._between, number, self._kind, self._offset, filled
         )
         if not whole:
             return 0, count, blocked

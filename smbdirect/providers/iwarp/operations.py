@@ -32,11 +32,7 @@ _WRITE_FAULTS = {
     Refusal.RIGHT: Fault.ACCESS_RIGHTS,
     Refusal.FILE: Fault.TAGGED_BOUNDS,
 }
-_READ_FAULTS = {
-    Refusal.TOKEN: Fault.INVALID_STAG,
-    Refusal.RANGE: Fault.BOUNDS,
-    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
-}
+_READ_FAULTS = {Refusal.TOKEN: Fault.INVALID_STAG, Refusal.RANGE: Fault.BOUNDS, Refusal.RIGHT: Fault.ACCESS_RIGHTS}
 
 
 def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, length: int) -> Fault:

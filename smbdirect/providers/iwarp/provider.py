@@ -242,11 +242,7 @@ class IwarpProvider(Provider):
     """
 
     def __init__(
-        self,
-        crc: bool = False,
-        large_fpdus: bool | None = None,
-        peer_to_peer: Rtr | None = None,
-        revision: int = 2,
+        self, crc: bool = False, large_fpdus: bool | None = None, peer_to_peer: Rtr | None = None, revision: int = 2
     ) -> None:
         self.capabilities = CAPABILITIES
         self.crc = crc

@@ -549,8 +549,4 @@ class VerbsEndpoint(BaseEndpoint):
         self.on_closed(self.close_reason)
 
 
-_BYTES = {
-    Operation.SEND: "bytes_sent",
-    Operation.WRITE: "bytes_rdma_write",
-    Operation.READ: "bytes_rdma_read",
-}
+_BYTES = {Operation.SEND: "bytes_sent", Operation.WRITE: "bytes_rdma_write", Operation.READ: "bytes_rdma_read"}

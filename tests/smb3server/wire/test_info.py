@@ -219,7 +219,7 @@ def test_directory_levels_round_trip(level: int, at_once: int) -> None:
     assert [entry.name for entry in entries] == names
     if level != file_info.FileInfoClass.NAMES:
         assert {entry[1:8] for entry in entries} == {(1, 2, 3, 4, 5, 4096, 0x20)}
-    if level in directory_info._SHORT_NAME_FIELD:
+    if "short_name" in directory_info.LEVELS[level].fields:
         assert [entry.short_name for entry in entries] == ["", "L~1", "Ü~1", "", ""]
 
 
@@ -265,11 +265,11 @@ def test_directory_packer_keeps_its_limit_to_the_byte(level: int, at_once: int) 
 def test_reparse_tag_takes_the_place_of_ea_size() -> None:
     """Of reparse points, in levels without a field for the tag. [MS-FSCC 2.4.8]"""
     link, plain = info(attributes=0x400, reparse_tag=0xA000000C), info()
-    for level in sorted(directory_info._EA_SIZE_LEVELS):
+    for level in [number for number, level in directory_info.LEVELS.items() if "ea_size" in level.fields]:
         found = packer(level, 1000)
         assert found.add([("l", link), ("f", plain)]) == 2
         entries = directory_info.decode_directory(level, found.buffer)
-        in_place = level not in directory_info._EXTD_LEVELS
+        in_place = "reparse_tag" not in directory_info.LEVELS[level].fields
         assert [(entry.ea_size, entry.reparse_tag) for entry in entries] == [(0 if in_place else 7, 0xA000000C), (7, 0)]
-        if level in directory_info._FILE_ID_FIELD:
+        if "file_id" in directory_info.LEVELS[level].fields:
             assert {entry.file_id for entry in entries} == {42}
