@@ -37,7 +37,7 @@ class _Folder:
     def create(self, name: str) -> Handle:
         return self._backend.open(OpenRequest((name,), disposition=Disposition.CREATE, read=True, write=True))
 
-    def claim(self, handle: Handle) -> None:
+    def claim(self, handle: Handle, write: bool = True) -> None:
         """Nobody else writes here."""
 
     def remove(self, name: str) -> None:
