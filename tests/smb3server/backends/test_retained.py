@@ -139,8 +139,8 @@ DELETIONS: dict[str, Operation] = {
 }
 READING = {
     "path", "fileno", "info", "describe", "data_version", "read_into", "cached", "storage_failed", "flush",
-    "allocated_ranges", "eas", "security_descriptor", "streams", "listing_streams", "retained", "reparse_point", "search", "scan",
-    "has_vetoed", "close", "lasting_number", "finder_data",
+    "allocated_ranges", "eas", "security_descriptor", "streams", "listing_streams", "retained", "reparse_point",
+    "search", "scan", "has_vetoed", "close", "lasting_number", "finder_data",
 }  # fmt: skip
 """What changes nothing."""
 
