@@ -7,14 +7,17 @@ process becomes a child of the process that runs the tests, which adopts orphans
 (PR_SET_CHILD_SUBREAPER, prctl(2)).
 
 The test gets what ``subprocess.Popen`` promises: a child with its process id, descriptors, folder and environment.
-Where a fork could not give that, the command has an interpreter of its own: for another user, namespace or program
-before the command, for other variables that are read when modules are imported, and on a terminal. So it has for tests
-that ask for one (``own_interpreter``), and always with ``OWN_INTERPRETERS=1``. /proc/PID/cmdline is the spare's.
+After ``ip netns exec`` the fork enters the namespaces that a program in place of the command has there. Where a fork
+could not give what is asked for, the command has an interpreter of its own: for another user or program before the
+command, for other variables that are read when modules are imported, and on a terminal. So it has for tests that ask
+for one (``own_interpreter``), and always with ``OWN_INTERPRETERS=1``. /proc/PID/cmdline is the spare's, and a fork that
+ends leaves its modules as they are: to take them apart would copy the memory that it shares with the spare.
 """
 
 from __future__ import annotations
 
 import array
+import atexit
 import ctypes
 import fcntl
 import functools
@@ -24,6 +27,7 @@ import inspect
 import json
 import os
 import resource
+import runpy
 import signal
 import socket
 import struct
@@ -31,7 +35,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +53,9 @@ _LOADED = (
 _READ_AT_IMPORT = ("PYTHON", "SMB3SERVER", "SLOW_", "LD_", "LC_", "LANG")
 """How variables begin that an interpreter or a module may have read before the fork."""
 _NAMESPACES = ("net", "mnt", "pid", "user")
+_NETWORK = ("ip", "netns", "exec")
+_MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+"""How the words before the command begin if all they lead to is namespaces of the network and of mounts."""
 _LIMITS = [number for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_")]
 _PR_SET_CHILD_SUBREAPER = 36
 _HIGH = 500
@@ -98,6 +105,12 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def _become(request: dict[str, Any], received: list[int]) -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for number in received[len(request["descriptors"]) :]:
+        if libc.setns(number, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(number)
+    del received[len(request["descriptors"]) :]
     out_of_the_way = [fcntl.fcntl(number, fcntl.F_DUPFD, _HIGH) for number in received]
     os.closerange(3, _HIGH)
     for number, wanted in zip(out_of_the_way, request["descriptors"], strict=True):
@@ -172,17 +185,48 @@ def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
-def _surroundings() -> list[object]:
+def _surroundings(process: object = "thread-self", namespaces: Sequence[str] = _NAMESPACES) -> list[object]:
     """Return what a process inherits from the thread that starts it, and cannot be told to change."""
-    status = dict(
-        line.split(":\t", 1) for line in Path("/proc/thread-self/status").read_text().splitlines() if ":\t" in line
-    )
+    place = Path(f"/proc/{process}")
+    status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)
     return [
-        *(os.readlink(f"/proc/thread-self/ns/{name}") for name in _NAMESPACES),
+        *(os.readlink(place / "ns" / name) for name in namespaces),
         *(status[name] for name in ("Uid", "Gid", "Groups", "CapInh", "CapEff", "CapBnd", "SigBlk", "NoNewPrivs")),
         status["Cpus_allowed"],
-        [signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+        [int(status["SigIgn"], 16) >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
     ]
+
+
+def _entered(
+    before: Sequence[str], environment: Mapping[str, str], folder: str
+) -> tuple[Mapping[str, str], list[int]] | None:
+    """Return the variables of a command behind these words, and descriptors of its namespaces of the network and of
+    mounts. Return None if it would differ from one without them in more than that, or not run."""
+    with subprocess.Popen(
+        [*before, "cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd=folder,
+    ) as there:
+        assert there.stdin is not None and there.stdout is not None
+        try:
+            there.stdin.write(b"\n")
+            there.stdin.flush()
+        except BrokenPipeError:
+            return None
+        if not there.stdout.readline():
+            return None
+        place = Path(f"/proc/{there.pid}")
+        if (
+            _surroundings(there.pid, ("pid", "user")) != _surroundings(namespaces=("pid", "user"))
+            or (place / "cwd").readlink() != Path(folder).resolve()
+        ):
+            return None
+        variables = [os.fsdecode(one).partition("=") for one in (place / "environ").read_bytes().split(b"\0") if one]
+        entered = [os.open(place / "ns" / name, os.O_RDONLY) for name in ("net", "mnt")]
+        return {name: value for name, _, value in variables}, entered
 
 
 _own = threading.local()
@@ -200,16 +244,22 @@ def own_interpreter() -> Iterator[None]:
         _own.wanted = before
 
 
+def _parted(given: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words before the interpreter, and those from it on."""
+    words = tuple(map(os.fspath, given)) if isinstance(given, list | tuple) else ()
+    at = words.index(sys.executable) if sys.executable in words else len(words)
+    return words[:at], words[at:]
+
+
 def _can_fork(given: Mapping[str, Any]) -> bool:
     """Tell whether a fork of the spare gives what ``subprocess.Popen`` is asked for."""
-    arguments = given["args"]
+    before, arguments = _parted(given["args"])
     if (
-        not isinstance(arguments, list | tuple)
-        or len(arguments) < 3
-        or arguments[0] != sys.executable
+        len(arguments) < 3
         or arguments[1] != "-m"
         or arguments[2] not in _MODULES
         or getattr(_own, "wanted", False)
+        or not (not before or (before[:3] == _NETWORK and before[4:10] in ((), _MOUNTS)))
     ):
         return False
     plain = {
@@ -268,22 +318,38 @@ def install() -> None:
         with first:
             if not spares or spares[-1].of != os.getpid():
                 spares[:] = [_Spare()]
-        environment = os.environ if given["env"] is None else given["env"]
+        environment: Mapping[str, str] = {
+            os.fsdecode(name): os.fsdecode(value)
+            for name, value in (os.environ if given["env"] is None else given["env"]).items()
+        }
+        before, arguments = _parted(given["args"])
+        folder = os.path.abspath(given["cwd"] or ".")
+        entered: list[int] = []
+        if before and spares[-1].serves(environment):
+            found = _entered(before, environment, folder)
+            if found is None:
+                plainly(process, *positional, **named)
+                return
+            environment, entered = found
         if not spares[-1].serves(environment):
             plainly(process, *positional, **named)
             return
         passed = sorted(map(int, given["pass_fds"]))
         request = {
-            "arguments": [os.fspath(argument) for argument in given["args"]],
-            "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
-            "folder": os.path.abspath(given["cwd"] or "."),
+            "arguments": arguments,
+            "environment": environment,
+            "folder": folder,
             "descriptors": [0, 1, 2, *passed],
             "session": given["start_new_session"],
             "limits": [resource.getrlimit(limit) for limit in _LIMITS],
             "umask": _umask(),
             "parent": os.getpid(),
         }
-        process.pid = spares[-1].start(request, [*_standard(given), *passed])
+        try:
+            process.pid = spares[-1].start(request, [*_standard(given), *passed, *entered])
+        finally:
+            for number in entered:
+                os.close(number)
         process._child_created = True
         process._close_pipe_fds(
             *(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
@@ -297,6 +363,23 @@ def _umask() -> int:
     return int(status.partition("Umask:\t")[2].split()[0], 8)
 
 
+def _run(module: str) -> None:
+    """Run a module as the program, and end as an interpreter does, as far as others see it."""
+    try:
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            raise end from None
+        os._exit((end.code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
     try:
@@ -304,6 +387,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         to_run = None
     if to_run is not None:
-        import runpy
-
-        runpy._run_module_as_main(to_run)  # type: ignore[attr-defined]
+        _run(to_run)
