@@ -138,12 +138,10 @@ def _become(request: dict[str, Any], received: list[int]) -> str:
 class _Spare:
     """The spare of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
         self._here, there = socket.socketpair()
         self.of = os.getpid()
-        self._surroundings = _surroundings()
-        self._variables = _read_at_import(os.environ)
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(there.fileno())],
@@ -151,13 +149,10 @@ class _Spare:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[there.fileno()],
                 cwd=ROOT,
+                env=environment,
             )
         if self._here.recv(1) != b"r":
             raise AssertionError("the spare interpreter did not start")
-
-    def serves(self, environment: Mapping[str, str]) -> bool:
-        """Tell whether a process with these variables, started here, would be as its forks are."""
-        return self._surroundings == _surroundings() and self._variables == _read_at_import(environment)
 
     def start(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Return the id of a new child of this process."""
@@ -305,6 +300,8 @@ def install() -> None:
     signature = inspect.signature(plainly)
     first = threading.Lock()
     spares: list[_Spare] = []
+    at_first = dict(os.environ)
+    surroundings, variables = _surroundings(), _read_at_import(at_first)
 
     @functools.wraps(plainly)
     def execute_child(process: Any, *positional: Any, **named: Any) -> None:
@@ -312,12 +309,6 @@ def install() -> None:
             name.removeprefix("unused_"): value
             for name, value in signature.bind(process, *positional, **named).arguments.items()
         }
-        if not _can_fork(given):
-            plainly(process, *positional, **named)
-            return
-        with first:
-            if not spares or spares[-1].of != os.getpid():
-                spares[:] = [_Spare()]
         environment: Mapping[str, str] = {
             os.fsdecode(name): os.fsdecode(value)
             for name, value in (os.environ if given["env"] is None else given["env"]).items()
@@ -325,15 +316,16 @@ def install() -> None:
         before, arguments = _parted(given["args"])
         folder = os.path.abspath(given["cwd"] or ".")
         entered: list[int] = []
-        if before and spares[-1].serves(environment):
-            found = _entered(before, environment, folder)
-            if found is None:
-                plainly(process, *positional, **named)
-                return
-            environment, entered = found
-        if not spares[-1].serves(environment):
+        serves = _can_fork(given) and _surroundings() == surroundings and _read_at_import(environment) == variables
+        if serves and before:
+            environment, entered = _entered(before, environment, folder) or ({}, [])
+            serves = bool(entered)
+        if not serves:
             plainly(process, *positional, **named)
             return
+        with first:
+            if not spares or spares[-1].of != os.getpid():
+                spares[:] = [_Spare(at_first)]
         passed = sorted(map(int, given["pass_fds"]))
         request = {
             "arguments": arguments,
