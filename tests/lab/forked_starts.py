@@ -42,17 +42,19 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "OWN_INTERPRETERS"
-_MODULES = ("smb3server",)
+_MODULES = ("smb3server", "tests.lab.hostile_client", "tests.lab.pausing", "tests.lab.stalling")
 _LOADED = (
+    "tests.lab",
     *("smb3server.cli.main", "smb3server.cli.server.serving", "smb3server.service.service"),
     *("smb3server.service.clustering", "smb3server.service.witnessing", "smb3server.service.web_page"),
     *("smb3server.discovery", "smbdirect.providers.iwarp", "smbdirect.providers.roce", "smb3server.client.share"),
     *("pyroute2", "uvloop", "psutil", "aiohttp", "zeroconf", "multiprocessing.context"),
 )
 """What the spare imports: what starts of the command import when they get there."""
-_READ_AT_IMPORT = ("PYTHON", "SMB3SERVER", "SLOW_", "LD_", "LC_", "LANG")
+_READ_AT_IMPORT = ("PYTHON", "SMB3SERVER_NATIVE", "SLOW_", "LD_", "LC_", "LANG")
 """How variables begin that an interpreter or a module may have read before the fork."""
-_NAMESPACES = ("net", "mnt", "pid", "user")
+_NAMESPACES = ("pid", "user")
+"""Those that a fork is in as the spare is. It enters those of the network and of mounts."""
 _NETWORK = ("ip", "netns", "exec")
 _MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 """How the words before the command begin if all they lead to is namespaces of the network and of mounts."""
@@ -107,7 +109,8 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 def _become(request: dict[str, Any], received: list[int]) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     for number in received[len(request["descriptors"]) :]:
-        if libc.setns(number, 0):
+        entered = os.readlink(f"/proc/self/fd/{number}")
+        if entered != os.readlink(f"/proc/self/ns/{entered.partition(':')[0]}") and libc.setns(number, 0):
             raise OSError(ctypes.get_errno(), "setns")
         os.close(number)
     del received[len(request["descriptors"]) :]
@@ -180,12 +183,12 @@ def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
-def _surroundings(process: object = "thread-self", namespaces: Sequence[str] = _NAMESPACES) -> list[object]:
+def _surroundings(process: object = "thread-self") -> list[object]:
     """Return what a process inherits from the thread that starts it, and cannot be told to change."""
     place = Path(f"/proc/{process}")
     status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)
     return [
-        *(os.readlink(place / "ns" / name) for name in namespaces),
+        *(os.readlink(place / "ns" / name) for name in _NAMESPACES),
         *(status[name] for name in ("Uid", "Gid", "Groups", "CapInh", "CapEff", "CapBnd", "SigBlk", "NoNewPrivs")),
         status["Cpus_allowed"],
         [int(status["SigIgn"], 16) >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
@@ -214,14 +217,15 @@ def _entered(
         if not there.stdout.readline():
             return None
         place = Path(f"/proc/{there.pid}")
-        if (
-            _surroundings(there.pid, ("pid", "user")) != _surroundings(namespaces=("pid", "user"))
-            or (place / "cwd").readlink() != Path(folder).resolve()
-        ):
+        if _surroundings(there.pid) != _surroundings() or (place / "cwd").readlink() != Path(folder).resolve():
             return None
         variables = [os.fsdecode(one).partition("=") for one in (place / "environ").read_bytes().split(b"\0") if one]
-        entered = [os.open(place / "ns" / name, os.O_RDONLY) for name in ("net", "mnt")]
-        return {name: value for name, _, value in variables}, entered
+        return {name: value for name, _, value in variables}, _namespaces(there.pid)
+
+
+def _namespaces(process: object) -> list[int]:
+    """Return descriptors of a process's namespaces of the network and of mounts."""
+    return [os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY) for name in ("net", "mnt")]
 
 
 _own = threading.local()
@@ -279,9 +283,7 @@ def _can_fork(given: Mapping[str, Any]) -> bool:
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_READ_AT_IMPORT) and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+        name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT) and name != "PYTHONPATH"
     }
 
 
@@ -316,11 +318,12 @@ def install() -> None:
         before, arguments = _parted(given["args"])
         folder = os.path.abspath(given["cwd"] or ".")
         entered: list[int] = []
-        serves = _can_fork(given) and _surroundings() == surroundings and _read_at_import(environment) == variables
-        if serves and before:
-            environment, entered = _entered(before, environment, folder) or ({}, [])
-            serves = bool(entered)
-        if not serves:
+        if _can_fork(given) and _surroundings() == surroundings and _read_at_import(environment) == variables:
+            if before:
+                environment, entered = _entered(before, environment, folder) or (environment, entered)
+            else:
+                entered = _namespaces("thread-self")
+        if not entered:
             plainly(process, *positional, **named)
             return
         with first:

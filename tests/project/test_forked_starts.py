@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,6 +156,21 @@ def test_it_enters_the_namespaces_of_the_words_before_it(namespace: list[str], t
             assert not is_forked(process)
             assert forked == seen(process)
         assert forked[1][:2] == ["eth0", "lo"] and (forked[2] == "127.0.0.1 nobody-else\n") == bool(number)
+
+
+def test_it_is_in_the_namespace_of_the_thread_that_starts_it(namespace: list[str], tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def start() -> None:
+        network.enter(namespace[-1])
+        with server(tmp_path) as process:
+            place = Path("/proc/thread-self/ns/net").readlink()
+            found.extend((is_forked(process), Path(f"/proc/{process.pid}/ns/net").readlink() == place))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert found == [True, True]
 
 
 def test_words_that_lead_elsewhere_lead_there(namespace: list[str], tmp_path: Path) -> None:
