@@ -1,4 +1,4 @@
-"""Start ``python -m smb3server`` out of an interpreter that has its modules already.
+"""Start ``python -m smb3server`` and a few others out of an interpreter that has their modules already.
 
 Hundreds of tests start the command as a process of its own. A new interpreter spends half a second of processor time
 on imports, several times what the server then does. So each process that runs tests keeps one interpreter, the spare,
@@ -43,6 +43,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 VARIABLE = "OWN_INTERPRETERS"
 _MODULES = ("smb3server", "tests.lab.hostile_client", "tests.lab.pausing", "tests.lab.stalling")
+_PROGRAMS = tuple(str(ROOT / "examples" / name) for name in ("flashnet", "rstore"))
 _LOADED = (
     "tests.lab",
     *("smb3server.cli.main", "smb3server.cli.server.serving", "smb3server.service.service"),
@@ -65,7 +66,8 @@ _HIGH = 500
 
 
 def spare(descriptor: int) -> str | None:
-    """Answer requests until their sender is gone. In the process that was asked for, return the module to run."""
+    """Answer requests until their sender is gone. In the process that was asked for, return the module or program to
+    run."""
     for module in _LOADED:
         importlib.import_module(module)
     load_commands = importlib.import_module("smb3server.commands").load
@@ -129,13 +131,14 @@ def _become(request: dict[str, Any], received: list[int]) -> str:
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    module: str = request["arguments"][2]
-    sys.path[0] = request["folder"]
-    sys.argv = ["-m", *request["arguments"][3:]]
+    first, *others = request["arguments"][1:]
+    program: str = others.pop(0) if first == "-m" else first
+    sys.path[0] = request["folder"] if first == "-m" else program
+    sys.argv = [first, *others]
     sys.orig_argv = request["arguments"]
     while os.getppid() != request["parent"]:
         time.sleep(0.0005)
-    return module
+    return program
 
 
 class _Spare:
@@ -255,8 +258,7 @@ def _can_fork(given: Mapping[str, Any]) -> bool:
     before, arguments = _parted(given["args"])
     if (
         len(arguments) < 3
-        or arguments[1] != "-m"
-        or arguments[2] not in _MODULES
+        or not (arguments[1] in _PROGRAMS or (arguments[1] == "-m" and arguments[2] in _MODULES))
         or getattr(_own, "wanted", False)
         or not (not before or (before[:3] == _NETWORK and before[4:10] in ((), _MOUNTS)))
     ):
@@ -358,10 +360,13 @@ def _umask() -> int:
     return int(status.partition("Umask:\t")[2].split()[0], 8)
 
 
-def _run(module: str) -> None:
-    """Run a module as the program, and end as an interpreter does, as far as others see it."""
+def _run(program: str) -> None:
+    """Run a module or a folder as the program, and end as an interpreter does, as far as others see it."""
     try:
-        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+        if program in _PROGRAMS:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy._run_module_as_main(program)  # type: ignore[attr-defined]
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise
