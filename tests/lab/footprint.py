@@ -157,9 +157,6 @@ def serve(
         finally:
             await service.stop()
 
-    # ``footprint`` collects garbage again and again. It need not look at what was there before.
-    gc.collect()
-    gc.freeze()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:

@@ -1,4 +1,4 @@
-"""Start ``python -m smb3server`` out of an interpreter that has its modules already.
+"""Start ``python -m smb3server`` and a few others out of an interpreter that has their modules already.
 
 Hundreds of tests start the command as a process of its own. A new interpreter spends half a second of processor time
 on imports, several times what the server then does. So each process that runs tests keeps one interpreter, the spare,
@@ -7,14 +7,17 @@ process becomes a child of the process that runs the tests, which adopts orphans
 (PR_SET_CHILD_SUBREAPER, prctl(2)).
 
 The test gets what ``subprocess.Popen`` promises: a child with its process id, descriptors, folder and environment.
-Where a fork could not give that, the command has an interpreter of its own: for another user, namespace or program
-before the command, for other variables that are read when modules are imported, and on a terminal. So it has for tests
-that ask for one (``own_interpreter``), and always with ``OWN_INTERPRETERS=1``. /proc/PID/cmdline is the spare's.
+After ``ip netns exec`` the fork enters the namespaces that a program in place of the command has there. Where a fork
+could not give what is asked for, the command has an interpreter of its own: for another user or program before the
+command, for other variables that are read when modules are imported, and on a terminal. So it has for tests that ask
+for one (``own_interpreter``), and always with ``OWN_INTERPRETERS=1``. /proc/PID/cmdline is the spare's, and a fork that
+ends leaves its modules as they are: to take them apart would copy the memory that it shares with the spare.
 """
 
 from __future__ import annotations
 
 import array
+import atexit
 import ctypes
 import fcntl
 import functools
@@ -24,6 +27,7 @@ import inspect
 import json
 import os
 import resource
+import runpy
 import signal
 import socket
 import struct
@@ -31,24 +35,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "OWN_INTERPRETERS"
-_MODULES = ("smb3server",)
+_MODULES = ("smb3server", "tests.lab.hostile_client", "tests.lab.pausing", "tests.lab.stalling")
+_PROGRAMS = tuple(str(ROOT / "examples" / name) for name in ("flashnet", "rstore"))
 _LOADED = (
+    "tests.lab",
     *("smb3server.cli.main", "smb3server.cli.server.serving", "smb3server.service.service"),
     *("smb3server.service.clustering", "smb3server.service.witnessing", "smb3server.service.web_page"),
     *("smb3server.discovery", "smbdirect.providers.iwarp", "smbdirect.providers.roce", "smb3server.client.share"),
     *("pyroute2", "uvloop", "psutil", "aiohttp", "zeroconf", "multiprocessing.context"),
 )
 """What the spare imports: what starts of the command import when they get there."""
-_READ_AT_IMPORT = ("PYTHON", "SMB3SERVER", "SLOW_", "LD_", "LC_", "LANG")
+_READ_AT_IMPORT = ("PYTHON", "SMB3SERVER_NATIVE", "SLOW_", "LD_", "LC_", "LANG")
 """How variables begin that an interpreter or a module may have read before the fork."""
-_NAMESPACES = ("net", "mnt", "pid", "user")
+_NAMESPACES = ("pid", "user")
+"""Those that a fork is in as the spare is. It enters those of the network and of mounts."""
+_NETWORK = ("ip", "netns", "exec")
+_MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+"""How the words before the command begin if all they lead to is namespaces of the network and of mounts."""
 _LIMITS = [number for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_")]
 _PR_SET_CHILD_SUBREAPER = 36
 _HIGH = 500
@@ -56,7 +66,8 @@ _HIGH = 500
 
 
 def spare(descriptor: int) -> str | None:
-    """Answer requests until their sender is gone. In the process that was asked for, return the module to run."""
+    """Answer requests until their sender is gone. In the process that was asked for, return the module or program to
+    run."""
     for module in _LOADED:
         importlib.import_module(module)
     load_commands = importlib.import_module("smb3server.commands").load
@@ -98,6 +109,13 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def _become(request: dict[str, Any], received: list[int]) -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for number in received[len(request["descriptors"]) :]:
+        entered = os.readlink(f"/proc/self/fd/{number}")
+        if entered != os.readlink(f"/proc/self/ns/{entered.partition(':')[0]}") and libc.setns(number, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(number)
+    del received[len(request["descriptors"]) :]
     out_of_the_way = [fcntl.fcntl(number, fcntl.F_DUPFD, _HIGH) for number in received]
     os.closerange(3, _HIGH)
     for number, wanted in zip(out_of_the_way, request["descriptors"], strict=True):
@@ -113,24 +131,23 @@ def _become(request: dict[str, Any], received: list[int]) -> str:
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    module: str = request["arguments"][2]
-    sys.path[0] = request["folder"]
-    sys.argv = ["-m", *request["arguments"][3:]]
+    first, *others = request["arguments"][1:]
+    program: str = others.pop(0) if first == "-m" else first
+    sys.path[0] = request["folder"] if first == "-m" else program
+    sys.argv = [first, *others]
     sys.orig_argv = request["arguments"]
     while os.getppid() != request["parent"]:
         time.sleep(0.0005)
-    return module
+    return program
 
 
 class _Spare:
     """The spare of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
         self._here, there = socket.socketpair()
         self.of = os.getpid()
-        self._surroundings = _surroundings()
-        self._variables = _read_at_import(os.environ)
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(there.fileno())],
@@ -138,13 +155,10 @@ class _Spare:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[there.fileno()],
                 cwd=ROOT,
+                env=environment,
             )
         if self._here.recv(1) != b"r":
             raise AssertionError("the spare interpreter did not start")
-
-    def serves(self, environment: Mapping[str, str]) -> bool:
-        """Tell whether a process with these variables, started here, would be as its forks are."""
-        return self._surroundings == _surroundings() and self._variables == _read_at_import(environment)
 
     def start(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Return the id of a new child of this process."""
@@ -172,17 +186,49 @@ def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
-def _surroundings() -> list[object]:
+def _surroundings(process: object = "thread-self") -> list[object]:
     """Return what a process inherits from the thread that starts it, and cannot be told to change."""
-    status = dict(
-        line.split(":\t", 1) for line in Path("/proc/thread-self/status").read_text().splitlines() if ":\t" in line
-    )
+    place = Path(f"/proc/{process}")
+    status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)
     return [
-        *(os.readlink(f"/proc/thread-self/ns/{name}") for name in _NAMESPACES),
+        *(os.readlink(place / "ns" / name) for name in _NAMESPACES),
         *(status[name] for name in ("Uid", "Gid", "Groups", "CapInh", "CapEff", "CapBnd", "SigBlk", "NoNewPrivs")),
         status["Cpus_allowed"],
-        [signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+        [int(status["SigIgn"], 16) >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
     ]
+
+
+def _entered(
+    before: Sequence[str], environment: Mapping[str, str], folder: str
+) -> tuple[Mapping[str, str], list[int]] | None:
+    """Return the variables of a command behind these words, and descriptors of its namespaces of the network and of
+    mounts. Return None if it would differ from one without them in more than that, or not run."""
+    with subprocess.Popen(
+        [*before, "cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd=folder,
+    ) as there:
+        assert there.stdin is not None and there.stdout is not None
+        try:
+            there.stdin.write(b"\n")
+            there.stdin.flush()
+        except BrokenPipeError:
+            return None
+        if not there.stdout.readline():
+            return None
+        place = Path(f"/proc/{there.pid}")
+        if _surroundings(there.pid) != _surroundings() or (place / "cwd").readlink() != Path(folder).resolve():
+            return None
+        variables = [os.fsdecode(one).partition("=") for one in (place / "environ").read_bytes().split(b"\0") if one]
+        return {name: value for name, _, value in variables}, _namespaces(there.pid)
+
+
+def _namespaces(process: object) -> list[int]:
+    """Return descriptors of a process's namespaces of the network and of mounts."""
+    return [os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY) for name in ("net", "mnt")]
 
 
 _own = threading.local()
@@ -200,16 +246,21 @@ def own_interpreter() -> Iterator[None]:
         _own.wanted = before
 
 
+def _parted(given: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words before the interpreter, and those from it on."""
+    words = tuple(map(os.fspath, given)) if isinstance(given, list | tuple) else ()
+    at = words.index(sys.executable) if sys.executable in words else len(words)
+    return words[:at], words[at:]
+
+
 def _can_fork(given: Mapping[str, Any]) -> bool:
     """Tell whether a fork of the spare gives what ``subprocess.Popen`` is asked for."""
-    arguments = given["args"]
+    before, arguments = _parted(given["args"])
     if (
-        not isinstance(arguments, list | tuple)
-        or len(arguments) < 3
-        or arguments[0] != sys.executable
-        or arguments[1] != "-m"
-        or arguments[2] not in _MODULES
+        len(arguments) < 3
+        or not (arguments[1] in _PROGRAMS or (arguments[1] == "-m" and arguments[2] in _MODULES))
         or getattr(_own, "wanted", False)
+        or not (not before or (before[:3] == _NETWORK and before[4:10] in ((), _MOUNTS)))
     ):
         return False
     plain = {
@@ -234,9 +285,7 @@ def _can_fork(given: Mapping[str, Any]) -> bool:
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_READ_AT_IMPORT) and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+        name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT) and name != "PYTHONPATH"
     }
 
 
@@ -255,6 +304,8 @@ def install() -> None:
     signature = inspect.signature(plainly)
     first = threading.Lock()
     spares: list[_Spare] = []
+    at_first = dict(os.environ)
+    surroundings, variables = _surroundings(), _read_at_import(at_first)
 
     @functools.wraps(plainly)
     def execute_child(process: Any, *positional: Any, **named: Any) -> None:
@@ -262,28 +313,40 @@ def install() -> None:
             name.removeprefix("unused_"): value
             for name, value in signature.bind(process, *positional, **named).arguments.items()
         }
-        if not _can_fork(given):
+        environment: Mapping[str, str] = {
+            os.fsdecode(name): os.fsdecode(value)
+            for name, value in (os.environ if given["env"] is None else given["env"]).items()
+        }
+        before, arguments = _parted(given["args"])
+        folder = os.path.abspath(given["cwd"] or ".")
+        entered: list[int] = []
+        if _can_fork(given) and _surroundings() == surroundings and _read_at_import(environment) == variables:
+            if before:
+                environment, entered = _entered(before, environment, folder) or (environment, entered)
+            else:
+                entered = _namespaces("thread-self")
+        if not entered:
             plainly(process, *positional, **named)
             return
         with first:
             if not spares or spares[-1].of != os.getpid():
-                spares[:] = [_Spare()]
-        environment = os.environ if given["env"] is None else given["env"]
-        if not spares[-1].serves(environment):
-            plainly(process, *positional, **named)
-            return
+                spares[:] = [_Spare(at_first)]
         passed = sorted(map(int, given["pass_fds"]))
         request = {
-            "arguments": [os.fspath(argument) for argument in given["args"]],
-            "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
-            "folder": os.path.abspath(given["cwd"] or "."),
+            "arguments": arguments,
+            "environment": environment,
+            "folder": folder,
             "descriptors": [0, 1, 2, *passed],
             "session": given["start_new_session"],
             "limits": [resource.getrlimit(limit) for limit in _LIMITS],
             "umask": _umask(),
             "parent": os.getpid(),
         }
-        process.pid = spares[-1].start(request, [*_standard(given), *passed])
+        try:
+            process.pid = spares[-1].start(request, [*_standard(given), *passed, *entered])
+        finally:
+            for number in entered:
+                os.close(number)
         process._child_created = True
         process._close_pipe_fds(
             *(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
@@ -297,6 +360,26 @@ def _umask() -> int:
     return int(status.partition("Umask:\t")[2].split()[0], 8)
 
 
+def _run(program: str) -> None:
+    """Run a module or a folder as the program, and end as an interpreter does, as far as others see it."""
+    try:
+        if program in _PROGRAMS:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy._run_module_as_main(program)  # type: ignore[attr-defined]
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            raise end from None
+        os._exit((end.code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
     try:
@@ -304,6 +387,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         to_run = None
     if to_run is not None:
-        import runpy
-
-        runpy._run_module_as_main(to_run)  # type: ignore[attr-defined]
+        _run(to_run)

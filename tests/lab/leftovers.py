@@ -10,6 +10,7 @@ import os
 from collections import Counter
 
 OURS = ("smbdirect", "smb3server", "witness")
+_exempt = gc.freeze
 MOST_LEFT = 50
 """Descriptors that a process may have more than at its first test: caches of libraries, servers of a wider scope."""
 
@@ -31,19 +32,15 @@ def levels() -> dict[str, int]:
 
 class Leftovers:
     """Watches one test process. Between two modules it collects what the tests of the first left, and exempts what
-    remains from collection, so that no test pays for others' objects. Loggers get the levels that they had at first: a
-    server that starts sets its own, and pytest keeps every record with what it names for as long as a test runs."""
+    remains from collection, so that no test pays for others' objects. Nobody else does: what a server's start exempts
+    would be left out, and to examine all that is exempted takes half a second in a process that has all tests. Loggers
+    get the levels that they had at first: a server that starts sets its own, and pytest keeps every record with what it
+    names for as long as a test runs."""
 
     def __init__(self) -> None:
         self._before = len(descriptors())
         self._levels = levels()
-        self._exempting = gc.freeze
-        self._exempted = False
-        gc.freeze = self._freeze  # To count what is exempted takes a twentieth of a second, after each module.
-
-    def _freeze(self) -> None:
-        self._exempting()
-        self._exempted = True
+        gc.freeze = gc.unfreeze = lambda: None
 
     def restore_levels(self) -> None:
         """Give loggers the levels that they had at first."""
@@ -52,12 +49,9 @@ class Leftovers:
                 logging.getLogger(name).setLevel(first)
 
     def collect(self) -> None:
-        """Collect garbage. What a test exempted from collection, as a server's start does, is examined as well."""
-        if self._exempted:
-            gc.unfreeze()
+        """Collect garbage, and exempt what remains."""
         gc.collect()
-        self._exempting()
-        self._exempted = False
+        _exempt()
 
     def complaint(self) -> str | None:
         """Return what is wrong with the descriptors of this process, or None. What was complained of once is taken as

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +16,17 @@ import pytest
 
 from tests.lab import forked_starts
 from tests.lab.forked_starts import own_interpreter
+from tools.cluster import network
 
 VERSION = [sys.executable, "-m", "smb3server", "--version"]
 
 
 @contextmanager
-def server(folder: Path, **options: object) -> Iterator[subprocess.Popen[str]]:
+def server(folder: Path, *before: str, **options: object) -> Iterator[subprocess.Popen[str]]:
     (folder / "share").mkdir()
     process = subprocess.Popen(
         [
+            *before,
             *(sys.executable, "-m", "smb3server", "--share", f"s={folder / 'share'}", "--user", "u:pw"),
             *("--listen", "127.0.0.1", "--port", "0", "--state", "state"),
         ],
@@ -114,6 +117,70 @@ def test_what_the_variables_of_this_process_say_is_heard(tmp_path: Path, monkeyp
 def test_what_a_fork_cannot_give_has_an_interpreter_of_its_own(tmp_path: Path, options: dict[str, object]) -> None:
     with server(tmp_path, **options) as process:
         assert not is_forked(process)
+
+
+@pytest.fixture
+def namespace() -> Iterator[list[str]]:
+    """How a command begins that runs in a namespace with two members on its bridge."""
+    if (reason := network.why_not()) is not None:
+        pytest.skip(reason)
+    made = network.Network(["one", "two"])
+    try:
+        made.up()
+        yield made.prefix("one")
+    finally:
+        made.down()
+
+
+def seen(process: subprocess.Popen[str]) -> tuple[str, list[str], str, str]:
+    """What a process sees of its network and of a file."""
+    inside = ["nsenter", "-t", str(process.pid), "-m", "-n", "sh", "-c"]
+    show = "readlink /proc/self/ns/net; ls /sys/class/net; cut -c1-32 /proc/net/if_inet6 | sort"
+    shown = subprocess.run([*inside, show], capture_output=True, text=True, check=True).stdout.splitlines()
+    file = subprocess.run([*inside, "cat /etc/hosts"], capture_output=True, text=True, check=True).stdout
+    place = Path(f"/proc/{process.pid}")
+    return shown[0], shown[1:], file, str((place / "cwd").readlink())
+
+
+def test_it_enters_the_namespaces_of_the_words_before_it(namespace: list[str], tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.1 nobody-else\n")
+    bind = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-c", bind, "sh", str(tmp_path / "hosts")]
+    for number, before in enumerate((namespace, [*namespace, *mounts])):
+        (folder := tmp_path / str(number)).mkdir()
+        with server(folder, *before) as process:
+            assert is_forked(process)
+            forked = seen(process)
+        (folder / "share").rmdir()
+        with own_interpreter(), server(folder, *before) as process:
+            assert not is_forked(process)
+            assert forked == seen(process)
+        assert forked[1][:2] == ["eth0", "lo"] and (forked[2] == "127.0.0.1 nobody-else\n") == bool(number)
+
+
+def test_it_is_in_the_namespace_of_the_thread_that_starts_it(namespace: list[str], tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def start() -> None:
+        network.enter(namespace[-1])
+        with server(tmp_path) as process:
+            place = Path("/proc/thread-self/ns/net").readlink()
+            found.extend((is_forked(process), Path(f"/proc/{process.pid}/ns/net").readlink() == place))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert found == [True, True]
+
+
+def test_words_that_lead_elsewhere_lead_there(namespace: list[str], tmp_path: Path) -> None:
+    with server(tmp_path, *namespace, "setpriv", "--no-new-privs") as process:
+        assert not is_forked(process)
+        assert "NoNewPrivs:\t1" in Path(f"/proc/{process.pid}/status").read_text()
+    nowhere = subprocess.run(
+        [*namespace[:3], "no-such-namespace", *VERSION], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert nowhere.returncode and "no-such-namespace" in nowhere.stderr and not nowhere.stdout
 
 
 def test_who_asks_gets_an_interpreter(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from smb3server.client.protocol.messages import Way
 from smb3server.client.protocol.negotiation import Offer as ClientOffer
 from smb3server.crypto.encryption import SessionCipher
+from tests.lab.tiers import each_with_one
 from tests.lab.transform_lab import FABRICS
 from tests.lab.transform_peer import Channel, Cipher, Signer
 from tests.lab.transform_rules import Way as PeerWay
@@ -35,8 +36,7 @@ OFFERS: dict[str, tuple[Offer, Way]] = {
 }
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("name", OFFERS)
+@pytest.mark.parametrize(("name", "fabric"), each_with_one(OFFERS, FABRICS))
 def test_data_moves_by_rdma_as_it_must(name: str, fabric: str) -> None:
     offer, way = OFFERS[name]
     server = TransformServer(offer)

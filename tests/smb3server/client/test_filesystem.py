@@ -19,6 +19,7 @@ from fsspec.tests.abstract import (
     AbstractPipeTests,
     AbstractPutTests,
 )
+from fsspec.tests.abstract.common import GLOB_EDGE_CASES_TESTS
 
 from smb3server.client.filesystem import SmbDirectFileSystem
 from tests.lab.remote import PASSWORD, USER, Home
@@ -53,8 +54,30 @@ class Fixtures(AbstractFixtures):  # type: ignore[misc]
         return True
 
 
+_GLOBS = [
+    pytest.param(*values, marks=[pytest.mark.long] if number % 3 else [])
+    for number, values in enumerate(GLOB_EDGE_CASES_TESTS["argvalues"])
+]
+"""Every third in every run: what the patterns mean is fsspec's matter."""
+
+
 class TestCopy(AbstractCopyTests, Fixtures):  # type: ignore[misc]
-    pass
+    @pytest.mark.parametrize(GLOB_EDGE_CASES_TESTS["argnames"], _GLOBS)
+    def test_copy_glob_edge_cases(
+        self,
+        path: Any,
+        recursive: Any,
+        maxdepth: Any,
+        expected: Any,
+        fs: Any,
+        fs_join: Any,
+        fs_glob_edge_cases_files: Any,
+        fs_target: Any,
+        fs_sanitize_path: Any,
+    ) -> None:
+        super().test_copy_glob_edge_cases(
+            path, recursive, maxdepth, expected, fs, fs_join, fs_glob_edge_cases_files, fs_target, fs_sanitize_path
+        )
 
 
 # Copying has the same patterns in every run.

@@ -34,6 +34,7 @@ from smb3server.wire.header import Command, HeaderFlags
 from tests.lab.file_requests import lease_context
 from tests.lab.harness import lab
 from tests.lab.lanes import Lanes, Step, fill_disk
+from tests.lab.tiers import each_with_one
 from tests.lab.wire_client import ECHO, RELATED, Client, Harness, Reply, compound, running, server_signature
 
 LONGEST_TURN = 5.0
@@ -607,8 +608,7 @@ CASES: dict[str, list[Step]] = {
 }
 
 
-@pytest.mark.parametrize("protection", ["none", "gmac", "encrypted"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "protection"), each_with_one(CASES, ["none", "gmac", "encrypted"]))
 def test_special_requests_are_answered_alike(lanes: Lanes, name: str, protection: str) -> None:
     lanes.both([*START, *CASES[name]], protection)
 

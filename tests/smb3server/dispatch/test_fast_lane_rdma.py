@@ -32,6 +32,7 @@ from smbdirect.rdma.registrations import Counters
 from tests.lab import harness
 from tests.lab.harness import WITHOUT_TRANSFORMS, Lab, lab
 from tests.lab.lanes import Lanes, Step, fill_disk
+from tests.lab.tiers import each_with_one
 
 LONGEST_TURN = 5.0
 """Two servers and a client share the processor with other tests: this is not about how long commands take."""
@@ -441,8 +442,7 @@ CASES: dict[str, list[Step]] = {
 }
 
 
-@pytest.mark.parametrize("protection", ["none", "signed", "encrypted"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "protection"), each_with_one(CASES, ["none", "signed", "encrypted"]))
 def test_special_requests_are_answered_alike(lanes: Lanes, name: str, protection: str) -> None:
     lanes.both(CASES[name], protection)
 
