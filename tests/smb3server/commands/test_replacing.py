@@ -59,6 +59,7 @@ def test_overwriting_a_file_removes_its_streams(tmp_path: Path, disposition: int
         folder = (await watcher.make("", desired_access=READ, create_options=DIRECTORY)).file
         notify = struct.pack("<HHIQQII", 32, 0, 65536, *folder, 0x200, 0)
         await watcher.client.post(Command.CHANGE_NOTIFY, notify)
+        assert await watcher.waits()
         await peer.close((await peer.make("f", desired_access=ALL, create_disposition=disposition)).file)
         assert [await exists(peer, f"f:s{number}") for number in range(count)] == [False] * count
         assert await exists(peer, "f:held"), "somebody has it open"
