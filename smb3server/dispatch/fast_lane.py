@@ -142,8 +142,10 @@ class FastLane:
         connection = self._connection
         window = self._window
         cost = charge if charge and connection.supports_multi_credit else 1
-        in_order = message_id == window.low and not window.used and message_id + cost <= window.high
-        if not (in_order or window.allows(message_id, cost)) or self._host.handlers.get(command) is not form.handler:
+        in_order = not window.used and message_id == window.low and message_id + cost <= window.high
+        if not in_order and not window.allows(message_id, cost):
+            return False
+        if self._host.handlers.get(command) is not form.handler:
             return False
         if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
             return False

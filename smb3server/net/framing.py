@@ -122,9 +122,10 @@ class Receiver:
                 self.on_message(large)
                 return True
             return False
-        if self.end == len(self._view):
-            self._compact_or_grow()
         view, end = self._view, self.end
+        if end == len(view):
+            self._compact_or_grow()
+            view, end = self._view, self.end
         room = view[end:] if end else view
         if self._head_only and payloads is not None:
             self._head_only = False

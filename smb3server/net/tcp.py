@@ -361,7 +361,7 @@ class TcpTransport:
         receiver.left = framing.MESSAGES_PER_TURN
         sent = self._sender.bytes_sent
         try:
-            if receiver.end - receiver.start >= 4:
+            if receiver.end:
                 receiver.deliver()
             for _ in range(READS_PER_TURN):
                 if self.pending_send_bytes and self._at_end is None and not self._writing:

@@ -67,7 +67,8 @@ class CommandSequenceWindow:
                 self.consume(message_id, charge)
             else:
                 self.low = message_id + charge
-                self.beyond_one += charge - 1
+                if charge > 1:
+                    self.beyond_one += charge - 1
         span = self.high - self.low
         room = limit - span
         if used:

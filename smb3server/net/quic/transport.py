@@ -287,7 +287,7 @@ class QuicTransport:
             return
         receiver.left = framing.MESSAGES_PER_TURN
         try:
-            if receiver.end - receiver.start >= 4:
+            if receiver.end:
                 receiver.deliver()
             while receiver.delivering and not self._has_turn and (self._arrived or self._ended):
                 receiver.receive(self._receive_into)
