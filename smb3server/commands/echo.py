@@ -22,7 +22,7 @@ def _look(
     connection: Connection, session: Session, tree: TreeConnect | None, sequence: int, message: memoryview
 ) -> Found | None:
     """Return what answers an ECHO of the right size."""
-    return _FOUND if message[HEADER_SIZE : HEADER_SIZE + 2] == _STRUCTURE_SIZE else None
+    return _FOUND if message[HEADER_SIZE] == _STRUCTURE_SIZE and not message[HEADER_SIZE + 1] else None
 
 
 def _echo_now() -> Body:
@@ -30,7 +30,7 @@ def _echo_now() -> Body:
     return _BODY
 
 
-_STRUCTURE_SIZE = _EMPTY[:2]
+_STRUCTURE_SIZE = _EMPTY[0]
 _BODY: Body = (_EMPTY, None)
 _FOUND: Found = (None, _echo_now, None)
 

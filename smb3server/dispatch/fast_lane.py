@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _SIGNED = int(HeaderFlags.SIGNED)
 _KNOWN_FLAGS = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
+_UNKNOWN_FLAGS = ~_KNOWN_FLAGS
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
 _AUTHENTICATED = ConnectionLife.AUTHENTICATED
@@ -132,12 +133,15 @@ class FastLane:
             return False
         header = HEADER.fields_from(view)
         protocol, size, charge, sequence, command, credits, flags, step, message_id, _, tree_id, session_id, _ = header
-        if protocol != PROTOCOL_ID or size != HEADER_SIZE or command > 0xFF or step or flags & ~_KNOWN_FLAGS:
+        if protocol != PROTOCOL_ID or size != HEADER_SIZE or command > 0xFF or step or flags & _UNKNOWN_FLAGS:
             return False
         connection = self._connection
         window = self._window
         cost = charge if charge and connection.supports_multi_credit else 1
-        if not window.allows(message_id, cost) or self._host.handlers.get(command) is not form.handler:
+        in_order = not window.used and message_id == window.low and message_id + cost <= window.high
+        if not in_order and not window.allows(message_id, cost):
+            return False
+        if self._host.handlers.get(command) is not form.handler:
             return False
         if self._parking.chains or connection.transport.pending_send_bytes > _FEW_UNSENT:
             return False
@@ -226,7 +230,7 @@ class FastLane:
             0,
             command,
             window.grant(credits, connection.credit_limit, message_id, cost),
-            _REPLY | flags & (ECHOED_FLAGS | _SIGNED),
+            _REPLY | flags,
             0,
             message_id,
             tree_id << 32,

@@ -83,12 +83,14 @@ class Sender:
         self._last = self.queue
         """Takes the memory that is queued next: ``queue``, or the memory behind the last range of ``files``."""
         self.bytes_sent = 0
-        self._bytes_queued = 0
         self.marks: deque[tuple[int, Callable[[], None]]] = deque()
         """(stream position of a message's end, its on_sent), for messages that have one."""
 
-    def add(self, segments: Sequence[Buffer], on_sent: Callable[[], None] | None, data: FileRange | None) -> int:
-        """Queue one message, which ends with ``data`` if that is not None. Return how many bytes that are."""
+    def add(
+        self, segments: Sequence[Buffer], on_sent: Callable[[], None] | None, data: FileRange | None, unsent: int
+    ) -> int:
+        """Queue one message, which ends with ``data`` if that is not None, behind ``unsent`` bytes. Return how many
+        bytes are unsent then."""
         length = 0
         for segment in segments:
             length += len(segment)
@@ -104,29 +106,18 @@ class Sender:
         else:
             queue.append(LENGTH.pack(length))
             queue.extend(segments)
-        length += 4
-        self._bytes_queued += length
+        unsent += length + 4
         if on_sent is not None:
-            self.marks.append((self._bytes_queued, on_sent))
-        return length
+            self.marks.append((self.bytes_sent + unsent, on_sent))
+        return unsent
 
-    def begun(self, framed: bytes, count: int) -> int:
-        """Queue one message with its length, of which ``count`` bytes were sent, behind nothing. Return how many are
-        left."""
-        self._bytes_queued += len(framed)
+    def sent(self, count: int, unsent: int) -> None:
+        """Note that ``count`` bytes of ``queue`` were sent, and ``unsent`` bytes are left."""
         self.bytes_sent += count
-        left = len(framed) - count
-        if left:
-            self.queue.append(memoryview(framed)[count:])
-        return left
-
-    def sent(self, count: int) -> None:
-        """Note that ``count`` bytes of ``queue`` were sent."""
-        self.bytes_sent += count
-        if self.bytes_sent == self._bytes_queued:
-            self.queue.clear()
+        queue = self.queue
+        if not unsent:
+            queue.clear()
         else:
-            queue = self.queue
             while count:
                 head = queue[0]
                 if len(head) <= count:
@@ -370,7 +361,7 @@ class TcpTransport:
         receiver.left = framing.MESSAGES_PER_TURN
         sent = self._sender.bytes_sent
         try:
-            if receiver.end - receiver.start >= 4:
+            if receiver.end:
                 receiver.deliver()
             for _ in range(READS_PER_TURN):
                 if self.pending_send_bytes and self._at_end is None and not self._writing:
@@ -445,13 +436,18 @@ class TcpTransport:
             if on_sent is not None:
                 on_sent()
             return
-        if not self.pending_send_bytes and len(segments) == 1 and on_sent is None and data is None:
-            receiver, message = self._receiver, segments[0]
-            # Nothing is behind the message that is being delivered, so no other answer can go with this one.
-            if self._corked and 0 < receiver.end == receiver.start and len(message) <= _AT_ONCE and not self._at_end:
-                self._send_at_once(message)
-                return
-        self.pending_send_bytes += self._sender.add(segments, on_sent, data)
+        if (
+            self._receiver.alone  # so no other answer can go with this one
+            and not self.pending_send_bytes
+            and on_sent is None
+            and data is None
+            and not self._at_end
+            and len(segments) == 1
+            and len(segments[0]) <= _AT_ONCE
+        ):
+            self._send_at_once(segments[0])
+            return
+        self.pending_send_bytes = self._sender.add(segments, on_sent, data, self.pending_send_bytes)
         if data is not None:
             self.takes_file = len(self._sender.files) < MAX_FILES
         waits = self._corked and (self.pending_send_bytes < _FLUSH_FROM or self._at_end is not None)
@@ -463,7 +459,7 @@ class TcpTransport:
 
     def _send_at_once(self, message: Buffer) -> None:
         """Send a message while nothing is unsent. What the socket does not accept is sent at the end of the turn."""
-        framed = b"".join((LENGTH.pack(len(message)), message))
+        framed = LENGTH.pack(len(message)) + message
         try:
             count = self._socket.send(framed)
         except (BlockingIOError, InterruptedError):
@@ -471,7 +467,11 @@ class TcpTransport:
         except OSError as error:
             self._finish(error)
             return
-        self.pending_send_bytes = self._sender.begun(framed, count)
+        sender = self._sender
+        sender.bytes_sent += count
+        if count < len(framed):
+            self.pending_send_bytes = len(framed) - count
+            sender.queue.append(memoryview(framed)[count:])
 
     def _flush(self) -> None:
         """Send as much as the socket accepts."""
@@ -495,7 +495,7 @@ class TcpTransport:
                 return
             left = self.pending_send_bytes = self.pending_send_bytes - count
             if left or sender.marks:
-                sender.sent(count)
+                sender.sent(count, left)
             else:
                 # As ``sent`` does, without a call: all of nearly every answer is sent at once.
                 sender.bytes_sent += count
@@ -533,14 +533,14 @@ class TcpTransport:
                 return
             self.pending_send_bytes -= count
             if count <= before:
-                sender.sent(count)
+                sender.sent(count, self.pending_send_bytes)
                 return
             sender.range_sent(count - before, before)
         elif queue:
             # MSG_MORE: the kernel sends a header in the same segment as the data that follows it.
             count = self._socket.sendmsg(list(islice(queue, MAX_SEGMENTS)), (), socket.MSG_MORE)
             self.pending_send_bytes -= count
-            sender.sent(count)
+            sender.sent(count, self.pending_send_bytes)
             return
         else:
             try:

@@ -61,22 +61,23 @@ class CommandSequenceWindow:
         The client then holds at most ``limit`` credits and at least one. A client that leaves gaps cannot widen the
         window beyond twice the limit. ``message_id``, ``charge``: identifiers to ``consume`` before, which the window
         ``allows``."""
+        used = self.used
         if charge:
-            if message_id == self.low and not self.used:
-                self.low = message_id + charge
-                self.beyond_one += charge - 1
-            else:
+            if used or message_id != self.low:
                 self.consume(message_id, charge)
+            else:
+                self.low = message_id + charge
+                if charge > 1:
+                    self.beyond_one += charge - 1
         span = self.high - self.low
-        available = span - len(self.used)
-        room = limit - available
-        if self.used:
-            room = min(room, 2 * limit - span)
+        room = limit - span
+        if used:
+            room = min(room + len(used), limit + room)
         count = requested or 1
         if count > room:
             count = room
             if count <= 0:
-                if available > 0:
+                if span > len(used):
                     return 0
                 count = 1
         self.high += count

@@ -287,7 +287,7 @@ class QuicTransport:
             return
         receiver.left = framing.MESSAGES_PER_TURN
         try:
-            if receiver.end - receiver.start >= 4:
+            if receiver.end:
                 receiver.deliver()
             while receiver.delivering and not self._has_turn and (self._arrived or self._ended):
                 receiver.receive(self._receive_into)
@@ -346,7 +346,7 @@ class QuicTransport:
             if on_sent is not None:
                 on_sent()
             return
-        self.pending_send_bytes += self._sender.add(segments, on_sent, None)
+        self.pending_send_bytes = self._sender.add(segments, on_sent, None, self.pending_send_bytes)
         self._protocol.transmit_soon()
         if self.pending_send_bytes > self._high_water and not self._throttled:
             self._throttled = True
@@ -361,7 +361,7 @@ class QuicTransport:
             self._quic.send_stream_data(STREAM, piece)
             room -= len(piece)
             self.pending_send_bytes -= len(piece)
-            sender.sent(len(piece))
+            sender.sent(len(piece), self.pending_send_bytes)
         if self._throttled and self.pending_send_bytes < self._high_water // 2:
             self._throttled = False
             self._update_reading()

@@ -115,3 +115,50 @@ def test_nothing_is_delivered_to_who_wants_nothing() -> None:
     stream.receiver.delivering = True
     stream.receiver.deliver()
     assert stream.found == [b"a", b"b"]
+
+
+def test_a_single_message_is_left_to_who_wants_nothing() -> None:
+    stream = Stream([framed(b"a")])
+    stream.receiver.left = MESSAGES_PER_TURN
+    stream.receiver.delivering = False
+    stream.receiver.receive(stream._receive_into)
+    assert stream.found == [] and stream.receiver.can_go_on
+
+
+def test_single_messages_end_a_turn_as_well() -> None:
+    stream = Stream([framed(b"x")] * (MESSAGES_PER_TURN + 1))
+    stream.receiver.left = MESSAGES_PER_TURN
+    for _ in range(MESSAGES_PER_TURN + 1):
+        stream.receiver.receive(stream._receive_into)
+    assert (len(stream.found), stream.turns, stream.receiver.can_go_on) == (MESSAGES_PER_TURN, 1, True)
+
+
+def test_a_message_is_alone_if_it_came_whole_and_nothing_came_with_it() -> None:
+    one, two, cut = framed(b"one"), framed(b"two", b"three"), framed(b"four")
+    stream = Stream([one, two, cut[:6], cut[6:], one])
+    receiver, alone = stream.receiver, []
+
+    def take(message: InboundMessage) -> None:
+        alone.append((bytes(message.view), receiver.alone))
+
+    receiver.on_message = take
+    with pytest.raises(EOFError):
+        stream.run()
+    assert alone == [(b"one", True), (b"two", False), (b"three", False), (b"four", False), (b"one", True)]
+    assert not receiver.alone
+
+
+def test_a_message_that_fails_is_not_delivered_again() -> None:
+    stream = Stream([framed(b"bad"), framed(b"good")])
+    receiver, take = stream.receiver, stream.receiver.on_message
+
+    def fail(message: InboundMessage) -> None:
+        receiver.on_message = take
+        raise ValueError
+
+    receiver.on_message, receiver.left = fail, MESSAGES_PER_TURN
+    with pytest.raises(ValueError):
+        receiver.receive(stream._receive_into)
+    assert not receiver.alone
+    receiver.receive(stream._receive_into)
+    assert stream.found == [b"good"]
