@@ -49,6 +49,7 @@ DRAIN_TIMEOUT = 5.0
 LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to accept more than one segment."""
 _SEND, _WRITE, _READ, _OK = Operation.SEND, Operation.WRITE, Operation.READ, Status.OK
+_OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 _VIEW: Callable[[Buffer], memoryview] = memoryview
 _SIZE_OF = operator.attrgetter("nbytes")
 _CONTIGUOUS = operator.attrgetter("c_contiguous")
@@ -109,7 +110,7 @@ class IwarpEndpoint(BaseEndpoint):
         self._operations = Operations(
             self._regions,
             on_read_request=self._read_requested,
-            on_read_done=self._read_done,
+            on_reads_done=self._reads_done,
             on_terminate=self._peer_terminated,
         )
         self._receiver = Receiver(self._operations, rings)
@@ -245,13 +246,13 @@ class IwarpEndpoint(BaseEndpoint):
         """See ``base.Endpoint.post``. As much as the socket accepts is sent before this returns."""
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
-        if self.life is Life.OPEN and not self._writing:
+        if self.life is _OPEN and not self._writing:
             reported: list[WorkRequest | PendingRead] = []
             reads: list[PendingRead] = []
             for request in requests:
                 if type(request) is Read:
-                    segments, token = request.segments, self._regions.new_token()
-                    read = PendingRead(token, segments, request.remote[2], 0, request.context)
+                    token = self._regions.new_token()
+                    read = PendingRead(token, request.segments, request.remote[2], 0, request.context)
                     reads.append(read)
                     reported.append(read)
                 elif request.signalled:
@@ -377,12 +378,9 @@ class IwarpEndpoint(BaseEndpoint):
         pending.owner = work
         return work
 
-    def _read_done(self, read: PendingRead) -> None:
+    def _reads_done(self) -> None:
         if self._sender.work:
             self._send_wanted = True
-        read.done = True
-        if read.owner is not None:
-            read.owner.done = True
 
     def _schedule_delivery(self) -> None:
         """Have finished work reported: after the present delivery if there is one, else in a turn of its own."""
@@ -420,7 +418,7 @@ class IwarpEndpoint(BaseEndpoint):
             self._delivering = False
             if operations.completions or (queue and queue[0].done):
                 self._schedule_delivery()
-        if self.life is Life.CLOSING:
+        if self.life is _CLOSING:
             self._finish_if_drained()
 
     # -- socket events ------------------------------------------------------------------------------------------
@@ -481,7 +479,7 @@ class IwarpEndpoint(BaseEndpoint):
             self._send_wanted = False
             self._pump_out()
         self._deliver()
-        if (not whole or sender.fpdus == sent) and self.life < Life.DEAD:
+        if (not whole or sender.fpdus == sent) and self.life < _DEAD:
             # Nothing was sent that would have met an error behind what was received, or its end is awaited.
             try:
                 raise_error(sock)

@@ -74,7 +74,7 @@ class PendingRead:
         self.done = False
         """Whether all data has arrived."""
         self.base = base
-        self.segments: list[memoryview] = list(filter(len, segments))
+        self.segments: list[memoryview] = list(segments if len(segments) == 1 else filter(len, segments))
         self.total = total
         # Invariant: ``received - passed`` is the fill position in the first of ``segments``.
         self.received = 0
@@ -113,7 +113,7 @@ class Operations:
         regions: RegionTable,
         *,
         on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] = ignore,
-        on_read_done: Callable[[PendingRead], None] = ignore,
+        on_reads_done: Callable[[], None] = ignore,
         on_terminate: Callable[[memoryview], None] = ignore,
     ) -> None:
         self.regions = regions
@@ -130,7 +130,7 @@ class Operations:
         self.bytes_read = 0
         self.invalidations = 0
         self._on_read_request = on_read_request
-        self._on_read_done = on_read_done
+        self._on_reads_done = on_reads_done
         self._on_terminate = on_terminate
         # The untagged queues (RFC 5041 section 4.3).
         self._send_msn = ddp.FIRST_MSN
@@ -162,12 +162,15 @@ class Operations:
             self._send_msn = self._send_msn + count & MSN_MASK
         if responses:
             self.fpdus += responses
-            while responses:
-                read = self.reads.popleft()
+            reads = self.reads
+            for _ in range(responses):
+                read = reads.popleft()
                 read.received = read.total
                 self.bytes_read += read.total
-                self._on_read_done(read)
-                responses -= 1
+                read.done = True
+                if read.owner is not None:
+                    read.owner.done = True
+            self._on_reads_done()
         return start
 
     def room_for(self, operation: int, token: int, offset: int) -> tuple[memoryview, int, int] | None:
@@ -323,7 +326,10 @@ class Operations:
         self.bytes_read += payload
         if header.control & ddp.LAST:
             self.reads.popleft()
-            self._on_read_done(read)
+            read.done = True
+            if read.owner is not None:
+                read.owner.done = True
+            self._on_reads_done()
 
     def _send_done(self, header: UntaggedHeader, payload: int) -> None:
         if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
