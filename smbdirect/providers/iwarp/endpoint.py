@@ -49,6 +49,7 @@ DRAIN_TIMEOUT = 5.0
 LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to accept more than one segment."""
 _SEND, _WRITE, _READ, _OK = Operation.SEND, Operation.WRITE, Operation.READ, Status.OK
+_EOR = int(socket.MSG_EOR)
 _OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 _VIEW: Callable[[Buffer], memoryview] = memoryview
 _SIZE_OF = operator.attrgetter("nbytes")
@@ -110,7 +111,7 @@ class IwarpEndpoint(BaseEndpoint):
         self._operations = Operations(
             self._regions,
             on_read_request=self._read_requested,
-            on_reads_done=self._reads_done,
+            on_read_done=self._read_done,
             on_terminate=self._peer_terminated,
         )
         self._receiver = Receiver(self._operations, rings)
@@ -288,12 +289,13 @@ class IwarpEndpoint(BaseEndpoint):
         reported: Sequence[WorkRequest | PendingRead],
     ) -> None:
         """Send what the sender has cut. What is sent at once needs no object of its own, unless it is ``reported``."""
-        (buffers, size), sock, error = chain, self._sock, None
+        buffers, size = chain
+        error = None
         try:
             if len(buffers) == 1:
-                count = sock.send(buffers[0], socket.MSG_EOR)
+                count = self._sock.send(buffers[0], _EOR)
             else:
-                count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+                count = self._sock.sendmsg(buffers, (), _EOR)
         except OSError as failure:
             count, error = 0, failure
         if count == size:
@@ -378,7 +380,7 @@ class IwarpEndpoint(BaseEndpoint):
         pending.owner = work
         return work
 
-    def _reads_done(self) -> None:
+    def _read_done(self, read: PendingRead) -> None:
         if self._sender.work:
             self._send_wanted = True
 
@@ -424,15 +426,16 @@ class IwarpEndpoint(BaseEndpoint):
     # -- socket events ------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        operations, receiver, sock = self._operations, self._receiver, self._sock
-        sent = self._sender.fpdus
+        operations, receiver, sender, sock = self._operations, self._receiver, self._sender, self._sock
+        sent = sender.fpdus
         enough = operations.fpdus + _FPDUS_PER_EVENT
         left = _BYTES_PER_EVENT
         whole = True
         self._receiving = True
         try:
             for _ in range(_TURNS):
-                if receiver.one_by_one:
+                ring = receiver.begin()
+                if ring is None and receiver.one_by_one:
                     count, blocked = receiver.pull(sock.fileno(), left)
                     left -= count
                     if self._deferred is not None:
@@ -440,9 +443,12 @@ class IwarpEndpoint(BaseEndpoint):
                     if blocked or left <= 0:
                         whole = False
                         break
-                buffers = receiver.buffers()
                 try:
-                    count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
+                    if ring is not None:
+                        count = sock.recv_into(ring)
+                    else:
+                        buffers = receiver.buffers()
+                        count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
                     whole = receiver.received(0)
                     break
@@ -453,8 +459,10 @@ class IwarpEndpoint(BaseEndpoint):
                 whole = receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
+                if whole and count < receiver.room:
+                    break
                 left -= count
-                if left <= 0 or operations.fpdus > enough or (count < receiver.room and (whole or not receiver.midway)):
+                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -472,7 +480,6 @@ class IwarpEndpoint(BaseEndpoint):
             return
         finally:
             self._receiving = False
-        sender = self._sender
         if not sender.open and operations.fpdus:
             sender.open = self._send_wanted = True
         if self._send_wanted and not self._writing:
@@ -503,9 +510,9 @@ class IwarpEndpoint(BaseEndpoint):
                         self._fetch(sender.cold)
                     return
                 if len(buffers) == 1:
-                    count = sock.send(buffers[0], socket.MSG_EOR)
+                    count = sock.send(buffers[0], _EOR)
                 else:
-                    count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+                    count = sock.sendmsg(buffers, (), _EOR)
                 if not sender.sent(count):
                     break
         except BlockingIOError:

@@ -113,7 +113,7 @@ class Operations:
         regions: RegionTable,
         *,
         on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] = ignore,
-        on_reads_done: Callable[[], None] = ignore,
+        on_read_done: Callable[[PendingRead], None] = ignore,
         on_terminate: Callable[[memoryview], None] = ignore,
     ) -> None:
         self.regions = regions
@@ -130,7 +130,7 @@ class Operations:
         self.bytes_read = 0
         self.invalidations = 0
         self._on_read_request = on_read_request
-        self._on_reads_done = on_reads_done
+        self._on_read_done = on_read_done
         self._on_terminate = on_terminate
         # The untagged queues (RFC 5041 section 4.3).
         self._send_msn = ddp.FIRST_MSN
@@ -145,12 +145,12 @@ class Operations:
     # -- what is obviously valid ----------------------------------------------------------------------------------
 
     def receive_whole(self, view: memoryview, start: int, tail: int, crc: bool) -> int:
-        """Receive the consecutive messages in ``view[start:tail]`` that are whole FPDUs, as most small ones are: Sends,
-        and the responses to our Reads. Return where the first FPDU begins that is different or not obviously valid: the
+        """Receive the consecutive messages in ``view[start:tail]`` that are in whole FPDUs, as most small ones are:
+        Sends of one FPDU, and the responses to our Reads. Return where the first FPDU begins that is different or not obviously valid: the
         general path checks it. ``crc``: check the checksums."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
-        start, made, size, responses = arrived(
+        start, made, size, responses, parts, bytes_read = arrived(
             view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED, crc
         )
         if made:
@@ -160,17 +160,16 @@ class Operations:
             self.bytes_send += size
             self.fpdus += count
             self._send_msn = self._send_msn + count & MSN_MASK
-        if responses:
-            self.fpdus += responses
-            reads = self.reads
-            for _ in range(responses):
-                read = reads.popleft()
-                read.received = read.total
-                self.bytes_read += read.total
+        if parts:
+            self.fpdus += parts
+            self.bytes_read += bytes_read
+            while responses:
+                read = self.reads.popleft()
                 read.done = True
                 if read.owner is not None:
                     read.owner.done = True
-            self._on_reads_done()
+                self._on_read_done(read)
+                responses -= 1
         return start
 
     def room_for(self, operation: int, token: int, offset: int) -> tuple[memoryview, int, int] | None:
@@ -329,7 +328,7 @@ class Operations:
             read.done = True
             if read.owner is not None:
                 read.owner.done = True
-            self._on_reads_done()
+            self._on_read_done(read)
 
     def _send_done(self, header: UntaggedHeader, payload: int) -> None:
         if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
