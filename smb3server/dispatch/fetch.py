@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smb3server.dispatch import lookup
 from smb3server.wire.header import Header
 from smbdirect.codec import new_record
 

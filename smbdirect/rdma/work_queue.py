@@ -84,13 +84,10 @@ class WorkQueue:
     def post(self) -> int:
         """Post as many waiting requests as fit, in one chain. Return how many bytes of messages need not be counted as
         pending any longer. Raise ``ProviderError`` if the connection is to be aborted."""
-        waiting, room = self.waiting, self._size - self._posted
-        count = len(waiting)
-        if count > room:
-            count = room
+        count = min(len(self.waiting), self._size - self._posted)
         if count <= 0:
             return 0
-        requests, self._unsignalled, length = chain(waiting, count, self._unsignalled, self._signal_every, _KINDS)
+        requests, self._unsignalled, length = chain(self.waiting, count, self._unsignalled, self._signal_every, _KINDS)
         self._posted += count
         try:
             self._endpoint.post(requests)

@@ -290,12 +290,9 @@ class IwarpEndpoint(BaseEndpoint):
     ) -> None:
         """Send what the sender has cut. What is sent at once needs no object of its own, unless it is ``reported``."""
         buffers, size = chain
-        error = None
+        sock, error = self._sock, None
         try:
-            if len(buffers) == 1:
-                count = self._sock.send(buffers[0], _EOR)
-            else:
-                count = self._sock.sendmsg(buffers, (), _EOR)
+            count = sock.send(buffers[0], _EOR) if len(buffers) == 1 else sock.sendmsg(buffers, (), _EOR)
         except OSError as failure:
             count, error = 0, failure
         if count == size:
@@ -509,10 +506,7 @@ class IwarpEndpoint(BaseEndpoint):
                     if sender.cold is not None:
                         self._fetch(sender.cold)
                     return
-                if len(buffers) == 1:
-                    count = sock.send(buffers[0], _EOR)
-                else:
-                    count = sock.sendmsg(buffers, (), _EOR)
+                count = sock.send(buffers[0], _EOR) if len(buffers) == 1 else sock.sendmsg(buffers, (), _EOR)
                 if not sender.sent(count):
                     break
         except BlockingIOError:

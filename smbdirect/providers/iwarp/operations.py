@@ -146,8 +146,8 @@ class Operations:
 
     def receive_whole(self, view: memoryview, start: int, tail: int, crc: bool) -> int:
         """Receive the consecutive messages in ``view[start:tail]`` that are in whole FPDUs, as most small ones are:
-        Sends of one FPDU, and the responses to our Reads. Return where the first FPDU begins that is different or not obviously valid: the
-        general path checks it. ``crc``: check the checksums."""
+        Sends of one FPDU, and the responses to our Reads. Return where the first FPDU begins that is different or not
+        obviously valid: the general path checks it. ``crc``: check the checksums."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
         start, made, size, responses, parts, bytes_read = arrived(
