@@ -25,6 +25,9 @@ if slow_shares.wanted():
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         collected_before.compile_for_workers(config)
+        return
+    # A pytest that a test starts would close /tmp/pytest-of-USER, which all runs share, to the users that tests act as.
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(Path(config.option.basetemp).parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
