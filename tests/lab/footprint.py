@@ -23,6 +23,7 @@ from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
+from tests.lab import forked_starts
 from tests.lab.hostile_client import READ_WRITE
 from tools.support import own_user
 
@@ -96,7 +97,8 @@ class Serving:
         connections = self.service.server.connection_list
         with contextlib.suppress(TimeoutError):
             await self.until(lambda: len(connections) == before.connections and self.footprint() == before, patience)
-        assert self.footprint() == before
+        now = self.footprint()
+        assert now == before, f"held: {now}, before: {before}"
 
     @contextlib.asynccontextmanager
     async def bystander(self) -> AsyncIterator[None]:
@@ -157,6 +159,7 @@ def serve(
         finally:
             await service.stop()
 
+    forked_starts.ready()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:

@@ -296,16 +296,33 @@ def _standard(given: Mapping[str, Any]) -> list[int]:
     ]
 
 
+_first = threading.Lock()
+_spares: list[_Spare] = []
+_at_first: dict[str, str] = {}
+"""The variables at the time of ``install``; empty before."""
+
+
+def _own_spare() -> _Spare:
+    with _first:
+        if not _spares or _spares[-1].of != os.getpid():
+            _spares[:] = [_Spare(_at_first)]
+        return _spares[-1]
+
+
+def ready() -> None:
+    """Start the spare, if commands are started out of it: before a test counts what this process has open."""
+    if _at_first:
+        _own_spare()
+
+
 def install() -> None:
     """Let ``subprocess`` start the command out of a spare interpreter, where that makes no difference."""
     if os.environ.get(VARIABLE) == "1":
         return
     plainly = subprocess.Popen._execute_child  # type: ignore[attr-defined]
     signature = inspect.signature(plainly)
-    first = threading.Lock()
-    spares: list[_Spare] = []
-    at_first = dict(os.environ)
-    surroundings, variables = _surroundings(), _read_at_import(at_first)
+    _at_first.update(os.environ)
+    surroundings, variables = _surroundings(), _read_at_import(_at_first)
 
     @functools.wraps(plainly)
     def execute_child(process: Any, *positional: Any, **named: Any) -> None:
@@ -328,9 +345,6 @@ def install() -> None:
         if not entered:
             plainly(process, *positional, **named)
             return
-        with first:
-            if not spares or spares[-1].of != os.getpid():
-                spares[:] = [_Spare(at_first)]
         passed = sorted(map(int, given["pass_fds"]))
         request = {
             "arguments": arguments,
@@ -343,7 +357,7 @@ def install() -> None:
             "parent": os.getpid(),
         }
         try:
-            process.pid = spares[-1].start(request, [*_standard(given), *passed, *entered])
+            process.pid = _own_spare().start(request, [*_standard(given), *passed, *entered])
         finally:
             for number in entered:
                 os.close(number)
