@@ -347,6 +347,28 @@ def test_an_interrupted_sort_leaves_nothing(
     assert [entry.name for entry in tmp_path.iterdir()] == ["temporary"]
 
 
+INTERRUPTED = """
+import gc, signal, sys, time
+sys.path.insert(0, "examples")
+from rsort.__main__ import _stop
+for number in (signal.SIGINT, signal.SIGALRM):
+    signal.signal(number, _stop)
+gc.callbacks.append(lambda phase, info: signal.raise_signal(signal.SIGINT) if phase == "start" else None)
+try:
+    gc.collect()
+    gc.callbacks.clear()
+    time.sleep(10)
+    print("lost")
+except KeyboardInterrupt:
+    print("seen")
+"""
+
+
+def test_an_interrupt_within_a_collection_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "seen\n" and "KeyboardInterrupt" not in done.stderr, done.stderr
+
+
 def test_a_killed_sort_leaves_no_processes(made: Path, tmp_path: Path) -> None:
     running = Running("sort", made, tmp_path / "out", "--workers", 2, "--piece", 500_000, TMPDIR=str(tmp_path))
     running.until("allocate")

@@ -14,6 +14,7 @@ from smb3server.client.protocol import ClientSession, RemoteFile, ServerError, T
 from smb3server.client.protocol.messages import CREDIT_SIZE, Reply
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.lab.conformance.content import FILLING
 from smb3server.lab.conformance.conversation import Conversation
 from smb3server.lab.conformance.peer import Ended, Peer, Silence
 from smb3server.lab.conformance.trial import DIALECTS, Session, Trial
@@ -40,8 +41,6 @@ from smbdirect.errors import ConnectionLost, SmbDirectError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access
 
-FILLING = b"\xa5"
-"""What exposed memory is full of before the server writes to it."""
 INLINE = 65536
 """Bytes that one READ or WRITE carries in its message."""
 _NEXT_COMMAND = struct.Struct("<I")

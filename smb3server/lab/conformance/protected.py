@@ -11,11 +11,11 @@ Where Microsoft's suite and the text differ, the text decides:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.lab.conformance.content import content_of, other_content
 from smb3server.lab.conformance.data_channel import Answer, DataFile, Read, Write, check_write, open_on, status_name
 from smb3server.lab.conformance.transforms import (
     ENCRYPTION,
@@ -97,7 +97,7 @@ def check_protected_read(trial: Trial, answer: Answer, count: int) -> None:
 async def reads(trial: Trial, file: DataFile, kind: int, operations: int = 1) -> None:
     """Read a file of the largest size in this many operations, and check what protects the data."""
     size = file.largest // operations
-    content = os.urandom(size * operations)
+    content = content_of(size * operations)
     await file.fill(content)
     nonces: list[bytes] = []
     for at in range(0, len(content), size):
@@ -129,7 +129,7 @@ def check_nonces(trial: Trial, file: DataFile, kind: int, payloads: Sequence[byt
 async def writes(trial: Trial, file: DataFile, kind: int, operations: int = 1) -> None:
     """Write a file of the largest size in this many operations, and compare it."""
     size = file.largest // operations
-    content = os.urandom(size * operations)
+    content = content_of(size * operations)
     for at in range(0, len(content), size):
         await write_one(trial, file, kind, content[at : at + size], at)
     trial.require(await file.content(len(content)) == content, "the file has other content than was written")
@@ -152,7 +152,7 @@ async def refuses(
     change: Callable[[Write], Write] = lambda write: write,
 ) -> None:
     """Require ``status``, or any failure if it is None, for a WRITE of that shape. It must write nothing."""
-    old, payload = os.urandom(SIZE), os.urandom(SIZE)
+    old, payload = content_of(SIZE), other_content(SIZE)
     await file.fill(old)
     moved, crypto = protect(file.session, kind, payload)
     exposed = file.expose(SIZE, moved)

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from smb3server.client.protocol import Client, ClientSession, RemoteFile, ServerError, Tree
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.conversation import Conversation, Sizes, whole
 from smb3server.lab.conformance.observed import Monitor
 from smb3server.lab.conformance.peer import Ended, Fields, Peer, Received, Silence
@@ -274,7 +275,7 @@ async def write_and_check(trial: Trial, session: Session, size: int, sizes: Size
     """Write with a request of ``size`` bytes, and require that the file has the data then. ``sizes`` and ``fill`` are
     those of ``Conversation``, for the WRITE."""
     file = await trial.create(session)
-    data = os.urandom(size - WRITE_HEADER)
+    data = content_of(size - WRITE_HEADER)
     conversation = session.conversation
     conversation.sizes, conversation.fill = sizes, fill
     async with trial.expecting(f"a WRITE of {size} bytes", 2 * trial.timing.patience):

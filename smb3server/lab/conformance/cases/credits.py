@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 from smb3server.client.protocol import RemoteFile
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Session, Trial, ignore_outcome, write_and_check
 from smb3server.lab.conformance.verdict import Inconclusive, Violation
@@ -34,7 +34,7 @@ async def starve(trial: Trial, window: int = LIMITED) -> Starved:
     It is a violation if the server sends more messages than it has credits, or spends the last one without a grant.
     """
     session = await trial.log_on(window=window, credits_requested=window)
-    content = os.urandom(MODERATE - READ_HEADER)
+    content = content_of(MODERATE - READ_HEADER)
     file: RemoteFile = await trial.create(session, content)
     session.conversation.granting = False
     since = len(trial.received)

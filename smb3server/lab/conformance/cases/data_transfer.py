@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Unpack
 
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.peer import Fields
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import WRITE_HEADER, Session, Trial, write_and_check
@@ -34,7 +34,7 @@ async def write_request(trial: Trial, size: int, **fields: Unpack[Fields]) -> tu
     """Log on and create a file. Return the session, and a WRITE request of ``size`` bytes that was not sent."""
     session = await trial.log_on(**fields)
     file = await trial.create(session)
-    message, _ = await session.captured(session.tree.write(file, 0, os.urandom(size - WRITE_HEADER)))
+    message, _ = await session.captured(session.tree.write(file, 0, content_of(size - WRITE_HEADER)))
     return session, message
 
 
@@ -106,7 +106,7 @@ async def receive(trial: Trial) -> None:
     """A response as long as the client's MaxReceiveSize comes in messages that are no longer than that, with exact
     lengths and aligned data."""
     session = await trial.log_on(max_receive_size=1024)
-    content = os.urandom(1024 - READ_HEADER)
+    content = content_of(1024 - READ_HEADER)
     file = await trial.create(session, content)
     since = len(trial.received)
     async with trial.expecting("the answer to a READ"):
@@ -159,7 +159,7 @@ async def length_and_receive_size(trial: Trial) -> None:
     session = await trial.log_on(**LARGEST)
     file = await trial.create(session)
     size = session.conversation.largest_payload + 1 - WRITE_HEADER
-    message, _ = await session.captured(session.tree.write(file, 0, os.urandom(size)))
+    message, _ = await session.captured(session.tree.write(file, 0, content_of(size)))
     session.peer.send_data(message)
     await trial.terminated(session.peer, f"a message of {DATA_OFFSET + len(message)} bytes")
     session = await trial.log_on(**LARGEST)
@@ -226,7 +226,7 @@ async def remaining_grows(trial: Trial) -> None:
     at the end only, so this does not apply to a server that takes the message as it was sent."""
     session = await trial.log_on()
     file = await trial.create(session)
-    data = os.urandom(MODERATE - WRITE_HEADER)
+    data = content_of(MODERATE - WRITE_HEADER)
     message, writing = await session.captured(session.tree.write(file, 0, data))
     pieces = list(session.conversation.cut(message))
     pieces[1] = (pieces[1][0], pieces[1][1] + 1)

@@ -19,6 +19,7 @@ from smb3server.lab.conformance.cases.data_transfer import (
     keepalive,
     write_request,
 )
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import WRITE_HEADER, Session, Trial, write_and_check
 from smb3server.lab.conformance.verdict import Inconclusive, NotApplicable, Violation
@@ -39,7 +40,7 @@ async def carried_out(trial: Trial, *, reserved: int = 0, padding: bytes = b"", 
     the file has the data."""
     session = await trial.log_on()
     file = await trial.create(session)
-    data = os.urandom(SMALL - WRITE_HEADER)
+    data = content_of(SMALL - WRITE_HEADER)
     message, writing = await session.captured(session.tree.write(file, 0, data))
     session.peer.send_data(message, credits_requested=32, grant=1, reserved=reserved, padding=padding, at=at)
     await done(trial, session, file, data, writing)
@@ -120,7 +121,7 @@ async def empty_between(trial: Trial) -> None:
     grant credits. A server that accepts them puts the fragments together as if it had not come."""
     session = await trial.log_on()
     file = await trial.create(session)
-    data = os.urandom(MODERATE - WRITE_HEADER)
+    data = content_of(MODERATE - WRITE_HEADER)
     message, writing = await session.captured(session.tree.write(file, 0, data))
     pieces = list(session.conversation.cut(message))
     session.conversation.send_fragments([pieces[0], (b"", 0), *pieces[1:]])
@@ -222,7 +223,7 @@ async def beyond_fragmented(trial: Trial) -> None:
     ends."""
     session = await trial.log_on(max_fragmented_size=MIN_FRAGMENTED_SIZE)
     size = MIN_FRAGMENTED_SIZE
-    file = await trial.create(session, os.urandom(size))
+    file = await trial.create(session, content_of(size))
     session.peer.quiet = True
     since = len(trial.received)
     if session.tree.max_read < size:

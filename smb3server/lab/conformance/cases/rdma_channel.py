@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.data_channel import (
     DataFile,
     Exposed,
@@ -32,7 +32,7 @@ async def read_by_rdma(trial: Trial, operations: int) -> None:
     """Read a file of the largest size in this many operations, and compare it."""
     file = await open_file(trial)
     size = file.largest // operations
-    content = os.urandom(size * operations)
+    content = content_of(size * operations)
     await file.fill(content)
     for at in range(0, len(content), size):
         exposed = file.expose(size)
@@ -44,7 +44,7 @@ async def write_by_rdma(trial: Trial, operations: int) -> None:
     """Write a file of the largest size in this many operations, and compare it."""
     file = await open_file(trial)
     size = file.largest // operations
-    content = os.urandom(size * operations)
+    content = content_of(size * operations)
     for at in range(0, len(content), size):
         exposed = file.expose(size, content[at : at + size])
         check_write(trial, await file.write(Write(size, exposed.info, at)), size)
@@ -80,7 +80,7 @@ async def descriptor_list(trial: Trial) -> None:
     """A WRITE and a READ use as many descriptors as fit into the channel information, in their order."""
     file = await open_file(trial)
     size = file.largest
-    content = os.urandom(size)
+    content = content_of(size)
     each = size // DESCRIPTORS + 1
     sources = [file.expose(each, content[at : at + each]) for at in range(0, DESCRIPTORS * each, each)]
     info = pack_descriptors([source.buffer for source in sources])
@@ -104,7 +104,7 @@ async def refused_by_the_fabric(
     """
     file = await open_file(trial)
     size = file.largest
-    await file.fill(os.urandom(size))
+    await file.fill(content_of(size))
     exposed = file.expose(size - missing)
     described = damage(file, exposed, exposed.buffer)
     trial.note(f"the memory is {exposed.buffer}, the descriptor says {described}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from smb3server.lab.conformance.cases.rdma_channel import READ, WRITE
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.data_channel import (
     Answer,
     DataFile,
@@ -70,7 +70,7 @@ async def write_invalidates(trial: Trial) -> None:
     """The response to a WRITE with SMB2_CHANNEL_RDMA_V1_INVALIDATE invalidates the first token. The next use of it ends
     the connection."""
     file = await open_for_invalidation(trial)
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     exposed = file.expose(SIZE, content)
     answer = await file.write(Write(SIZE, exposed.info, channel=INVALIDATE))
     check_write(trial, answer, SIZE)
@@ -84,7 +84,7 @@ async def read_invalidates(trial: Trial) -> None:
     """The response to a READ with SMB2_CHANNEL_RDMA_V1_INVALIDATE invalidates the first token, when the data is there.
     The next use of it ends the connection."""
     file = await open_for_invalidation(trial)
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     await file.fill(content)
     exposed = file.expose(SIZE)
     answer = await file.read(Read(SIZE, exposed.info, channel=INVALIDATE))
@@ -100,7 +100,7 @@ async def write_keeps(trial: Trial) -> None:
     """The response to a WRITE with SMB2_CHANNEL_RDMA_V1 invalidates nothing: the same token serves another WRITE."""
     file = await open_file(trial)
     for _ in range(2):
-        content = os.urandom(SIZE)
+        content = content_of(SIZE)
         exposed = file.expose(SIZE, content)
         for _ in range(2):
             answer = await file.write(Write(SIZE, exposed.info))
@@ -115,7 +115,7 @@ async def read_keeps(trial: Trial) -> None:
     file = await open_file(trial)
     exposed = file.expose(SIZE)
     for _ in range(2):
-        content = os.urandom(SIZE)
+        content = content_of(SIZE)
         await file.fill(content)
         answer = await file.read(Read(SIZE, exposed.info))
         check_read(trial, answer, SIZE)
@@ -128,7 +128,7 @@ async def write_3_0(trial: Trial) -> None:
     """With dialect 3.0, a WRITE with SMB2_CHANNEL_RDMA_V1_INVALIDATE fails with STATUS_INVALID_PARAMETER and writes
     nothing."""
     file = await open_file(trial, dialects=(Dialect.SMB_3_0,))
-    exposed = file.expose(SIZE, os.urandom(SIZE))
+    exposed = file.expose(SIZE, content_of(SIZE))
     answer = await file.write(Write(SIZE, exposed.info, channel=INVALIDATE))
     trial.require(answer.status == NtStatus.INVALID_PARAMETER, f"the answer is {status_name(answer.status)}")
     trial.require(await file.content(SIZE) == b"", "the refused WRITE has written")
@@ -138,7 +138,7 @@ async def write_3_0(trial: Trial) -> None:
 async def read_3_0(trial: Trial) -> None:
     """With dialect 3.0, a READ with SMB2_CHANNEL_RDMA_V1_INVALIDATE fails with STATUS_INVALID_PARAMETER."""
     file = await open_file(trial, dialects=(Dialect.SMB_3_0,))
-    await file.fill(os.urandom(SIZE))
+    await file.fill(content_of(SIZE))
     exposed = file.expose(SIZE)
     answer = await file.read(Read(SIZE, exposed.info, channel=INVALIDATE))
     trial.require(answer.status == NtStatus.INVALID_PARAMETER, f"the answer is {status_name(answer.status)}")
@@ -150,7 +150,7 @@ async def first_token(trial: Trial) -> None:
     """A request with several descriptors and SMB2_CHANNEL_RDMA_V1_INVALIDATE has the first token invalidated, and no
     other."""
     file = await open_for_invalidation(trial)
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     half = SIZE // 2
     first, second = file.expose(half, content[:half]), file.expose(half, content[half:])
     answer = await file.write(Write(SIZE, pack_descriptors([first.buffer, second.buffer]), channel=INVALIDATE))

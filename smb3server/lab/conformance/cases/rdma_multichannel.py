@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 
 from smb3server.client.protocol import Client, ClientSession, RemoteFile, ServerError, Tree, open_tcp
 from smb3server.client.protocol.interfaces import ServerInterface, query_interfaces
 from smb3server.client.protocol.session import BoundSession
 from smb3server.client.protocol.tree import READ_WRITE
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.conversation import Conversation
 from smb3server.lab.conformance.data_channel import (
     INLINE,
@@ -115,7 +115,7 @@ async def _addresses(host: str) -> set[Address]:
 
 async def two_channels(trial: Trial, main: Main) -> None:
     """Write over TCP, read by RDMA on a further channel, and the other way round."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     for at in range(0, SIZE, INLINE):
         await main.tree.write(main.file, at, content[at : at + INLINE])
     bound = await main.bind(trial)
@@ -123,7 +123,7 @@ async def two_channels(trial: Trial, main: Main) -> None:
     exposed = file.expose(SIZE)
     check_read(trial, await file.read(Read(SIZE, exposed.info)), SIZE)
     trial.require(exposed.view == content, "the channel over SMB Direct reads other data than was written over TCP")
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     source = file.expose(SIZE, content)
     check_write(trial, await file.write(Write(SIZE, source.info)), SIZE)
     found = await main.tree.read(main.file, 0, SIZE)

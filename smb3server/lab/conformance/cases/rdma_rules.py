@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,8 +10,8 @@ from smb3server.client.protocol.messages import CREDIT_SIZE
 from smb3server.client.protocol.negotiation import Negotiated
 from smb3server.lab.conformance.cases.rdma_channel import READ, WRITE
 from smb3server.lab.conformance.cases.rdma_multichannel import Main
+from smb3server.lab.conformance.content import FILLING, content_of, other_content
 from smb3server.lab.conformance.data_channel import (
-    FILLING,
     INLINE,
     MOST_CREDITS,
     DataFile,
@@ -45,7 +44,7 @@ ChangeWrite = Callable[[Write], Write]
 
 async def read_refused(trial: Trial, change: ChangeRead, dialects: Sequence[int] | None = None) -> None:
     """Require INVALID_PARAMETER for a changed READ that moves nothing, and success for a good one after it."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await (open_file(trial, content) if dialects is None else open_file(trial, content, dialects=dialects))
     exposed = file.expose(SIZE)
     answer = await file.read(change(Read(SIZE, exposed.info)))
@@ -57,7 +56,7 @@ async def read_refused(trial: Trial, change: ChangeRead, dialects: Sequence[int]
 
 async def write_refused(trial: Trial, change: ChangeWrite, dialects: Sequence[int] | None = None) -> None:
     """Require INVALID_PARAMETER for a changed WRITE that writes nothing, and success for a good one after it."""
-    old, new = os.urandom(SIZE), os.urandom(SIZE)
+    old, new = content_of(SIZE), other_content(SIZE)
     file = await (open_file(trial, old) if dialects is None else open_file(trial, old, dialects=dialects))
     exposed = file.expose(SIZE, new)
     answer = await file.write(change(Write(SIZE, exposed.info)))
@@ -188,7 +187,7 @@ async def transform_in_3_0_2(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_Read_ChannelNone", "MS-SMB2 2.2.19")
 async def read_without_channel(trial: Trial) -> None:
     """A READ with SMB2_CHANNEL_NONE ignores RemainingBytes and its channel information. Its data is in the response."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await open_file(trial, content)
     exposed = file.expose(SIZE)
     answer = await file.read(Read(SIZE, exposed.info, channel=Channel.NONE, remaining=0xFFFF, info_offset=FAR))
@@ -201,7 +200,7 @@ async def read_without_channel(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_Write_ChannelNone", "MS-SMB2 2.2.21")
 async def write_without_channel(trial: Trial) -> None:
     """A WRITE with SMB2_CHANNEL_NONE ignores RemainingBytes and its channel information. Its data is in the request."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await open_file(trial)
     answer = await file.write(
         Write(
@@ -222,7 +221,7 @@ async def write_without_channel(trial: Trial) -> None:
 async def short_read(trial: Trial) -> None:
     """A READ that reaches beyond the end of the file writes and reports what there is. The rest of the memory stays as
     it was. One at the end fails with STATUS_END_OF_FILE."""
-    content = os.urandom(1001)
+    content = content_of(1001)
     file = await open_file(trial, content)
     exposed = file.expose(SIZE)
     check_read(trial, await file.read(Read(SIZE, exposed.info)), len(content))
@@ -259,7 +258,7 @@ async def read_above(trial: Trial) -> None:
     """A READ of one byte more than MaxReadSize into memory that holds it fails with STATUS_INVALID_PARAMETER, and moves
     nothing."""
     file, size = await _largest(trial, lambda negotiated: negotiated.max_read_size)
-    await file.fill(os.urandom(SIZE))
+    await file.fill(content_of(SIZE))
     exposed = file.expose(size + 1)
     answer = await file.read(Read(size + 1, exposed.info))
     trial.require(answer.status == INVALID, f"the answer is {status_name(answer.status)}, not STATUS_INVALID_PARAMETER")
@@ -280,7 +279,7 @@ async def write_above(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_Compounded", "MS-SMB2 3.3.5.2.7, 3.3.5.12, 3.3.5.13")
 async def compounded(trial: Trial) -> None:
     """A READ and a WRITE by RDMA that come in one message move their data as two messages do."""
-    first, second = os.urandom(SIZE), os.urandom(SIZE)
+    first, second = content_of(SIZE), other_content(SIZE)
     file = await open_file(trial, first)
     sink, source = file.expose(SIZE), file.expose(SIZE, second)
     read, written = await file.compounded([Read(SIZE, sink.info), Write(SIZE, source.info, offset=SIZE)])
@@ -293,7 +292,7 @@ async def compounded(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_DescriptorsInOrder", "MS-SMBD 3.1.4.5, 3.1.4.6")
 async def uneven_descriptors(trial: Trial) -> None:
     """Descriptors of one byte and of uneven lengths are used in their order, the last one only in part."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     lengths = (1, 4095, 7, 8191, SIZE)
     file = await open_file(trial)
     source = file.expose(2 * SIZE, content)
@@ -312,7 +311,7 @@ async def uneven_descriptors(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_Read_MoreDescriptors", "MS-SMBD 3.1.4.5")
 async def more_for_read(trial: Trial) -> None:
     """A READ writes its data and no more: a descriptor behind those that hold the data is left alone."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await open_file(trial, content)
     large, further = file.expose(SIZE + 4096), file.expose(4096)
     info = pack_descriptors([large.buffer, further.buffer])
@@ -326,7 +325,7 @@ async def more_for_read(trial: Trial) -> None:
 async def more_for_write(trial: Trial) -> None:
     """A WRITE fetches its data and no more: a descriptor behind those that hold the data is left alone, and may have a
     token that is not valid."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await open_file(trial)
     large, further = file.expose(SIZE + 4096, content), file.expose(4096, b"")
     info = pack_descriptors([large.buffer, further.buffer])
@@ -338,7 +337,7 @@ async def more_for_write(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_Read_DescriptorsTooShort", "MS-SMB2 2.2.20, MS-SMBD 3.1.4.5")
 async def too_short_for_read(trial: Trial) -> None:
     """A READ whose descriptors hold less than Length fails, or says in DataRemaining no more than they hold."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await open_file(trial, content)
     exposed = file.expose(SIZE)
     half = SIZE // 2
@@ -352,7 +351,7 @@ async def too_short_for_read(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_PartOfRegion", "MS-SMBD 3.1.4.5")
 async def part_of_region(trial: Trial) -> None:
     """A READ writes within its descriptors only, although the registered memory is larger."""
-    content = os.urandom(SIZE)
+    content = content_of(SIZE)
     file = await open_file(trial, content)
     exposed = file.expose(3 * SIZE)
     check_read(trial, await file.read(Read(SIZE, pack_descriptors([exposed.part(SIZE, SIZE)]))), SIZE)
@@ -364,13 +363,13 @@ async def part_of_region(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_OverlappingDescriptors", "MS-SMBD 3.1.4.5, 3.1.4.6")
 async def overlapping(trial: Trial) -> None:
     """Descriptors may name the same memory twice: a WRITE takes it twice, and a READ leaves what came last."""
-    half = os.urandom(SIZE // 2)
+    half = content_of(SIZE // 2)
     file = await open_file(trial)
     source = file.expose(SIZE // 2, half)
     info = pack_descriptors([source.buffer, source.buffer])
     check_write(trial, await file.write(Write(SIZE, info)), SIZE)
     trial.require(await file.content(SIZE + 1) == half + half, "the file has other content than was written")
-    other = os.urandom(SIZE // 2)
+    other = other_content(SIZE // 2)
     source = file.expose(SIZE // 2, other)
     check_write(trial, await file.write(Write(SIZE // 2, source.info, offset=SIZE // 2)), SIZE // 2)
     sink = file.expose(SIZE // 2)
@@ -417,7 +416,7 @@ async def _wrong_right(trial: Trial, file: DataFile, made: Read | Write) -> None
 @case(SUITE, "Smb2RdmaRules_Read_NoRightToWrite", "MS-SMBD 3.1.4.3, 3.1.4.5")
 async def read_without_right(trial: Trial) -> None:
     """A READ to memory that allows RDMA Read only does not succeed, and the server goes on."""
-    file = await open_file(trial, os.urandom(SIZE))
+    file = await open_file(trial, content_of(SIZE))
     exposed = file.expose(SIZE, b"\1" * SIZE)
     await _wrong_right(trial, file, Read(SIZE, exposed.info))
     trial.require(exposed.view == b"\1" * SIZE, "memory that the server may not write to was changed")
@@ -439,7 +438,7 @@ async def _beyond(trial: Trial, make: Callable[[bytes], Read | Write], content: 
     """Send a request with a descriptor that passes 2^64, alone and behind a good one. The server answers
     INVALID_PARAMETER, or passes it on to the fabric, which ends the connection. It goes on in either case."""
     for before in (0, SIZE // 2):
-        file = await open_file(trial, os.urandom(SIZE))
+        file = await open_file(trial, content_of(SIZE))
         exposed = file.expose(SIZE, content)
         parts = [exposed.part(0, before)] if before else []
         made = make(pack_descriptors([*parts, exposed.buffer._replace(offset=BEYOND)]))
@@ -472,7 +471,7 @@ async def write_beyond_address_space(trial: Trial) -> None:
 @case(SUITE, "Smb2RdmaRules_Write_LastTokenInvalid", WRITE)
 async def bad_last_token(trial: Trial) -> None:
     """A WRITE obtains all of its data before it writes any: if the last token is invalid, the file stays as it was."""
-    old = os.urandom(SIZE)
+    old = content_of(SIZE)
     name = new_name()
     watcher, writer = await open_file(trial, old, name=name), await open_file(trial, name=name)
     half = SIZE // 2
@@ -497,7 +496,7 @@ async def channel_over_tcp(trial: Trial) -> None:
     main = await Main.open(trial, trial.target.host)
     try:
         file = DataFile(trial, main.tree, main.file, None)
-        old = os.urandom(SIZE)
+        old = content_of(SIZE)
         await file.fill(old)
         info = pack_descriptors([RemoteBuffer(0x10000, 0x1234, SIZE)])
         for made in (Read(SIZE, info), Write(SIZE, info)):

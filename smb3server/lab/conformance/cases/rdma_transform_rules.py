@@ -6,13 +6,13 @@ RemainingBytes bytes, as 3.1.4.6 of MS-SMBD lets it, never has any.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.lab.conformance.cases.rdma_invalidation import check_invalidated, open_for_invalidation
 from smb3server.lab.conformance.cases.rdma_signing import enter_signed
+from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.data_channel import Read, Write, check_write
 from smb3server.lab.conformance.protected import (
     SIZE,
@@ -188,7 +188,7 @@ def _enter(row: Row) -> None:
         file = await open_protected(trial, travels, ids=ids)
         await refuses(trial, file, row.kind, row.shape, row.status, row.change)
         if travels in ids:
-            await write_one(trial, file, travels, os.urandom(SIZE))
+            await write_one(trial, file, travels, content_of(SIZE))
 
 
 for _row in ROWS:
@@ -201,7 +201,7 @@ enter_signed(SUITE, SUITE, SigningAlgorithm.HMAC_SHA256)
 async def reserved(trial: Trial) -> None:
     """Reserved fields and padding of the transforms are ignored."""
     file = await open_protected(trial, ENCRYPTION)
-    payload = os.urandom(SIZE)
+    payload = content_of(SIZE)
     moved, crypto = protect(file.session, ENCRYPTION, payload)
     exposed = file.expose(SIZE, moved)
     info = bytearray(pack_chain([crypto], exposed.info))
@@ -216,7 +216,7 @@ async def reserved(trial: Trial) -> None:
 async def several_descriptors(trial: Trial) -> None:
     """The encrypted data of a WRITE lies in as many descriptors as the client wants."""
     file = await open_protected(trial, ENCRYPTION)
-    payload = os.urandom(SIZE)
+    payload = content_of(SIZE)
     moved, crypto = protect(file.session, ENCRYPTION, payload)
     lengths = (1, 4095, 0, 7001, SIZE - 11097)
     ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
@@ -234,7 +234,7 @@ async def invalidate(trial: Trial) -> None:
     invalidated with the response."""
     await open_for_invalidation(trial)
     file = await open_protected(trial, ENCRYPTION)
-    payload = os.urandom(SIZE)
+    payload = content_of(SIZE)
     moved, crypto = protect(file.session, ENCRYPTION, payload)
     exposed = file.expose(SIZE, moved)
     info = pack_chain([crypto], exposed.info, channel=Channel.RDMA_V1_INVALIDATE)
@@ -268,7 +268,7 @@ async def new_signing_nonces(trial: Trial) -> None:
 async def short_read(trial: Trial) -> None:
     """An encrypted READ beyond the end of the file protects and reports what there is, and writes no more."""
     file = await open_protected(trial, ENCRYPTION)
-    content = os.urandom(1001)
+    content = content_of(1001)
     await file.fill(content)
     exposed = file.expose(SIZE)
     answer = await file.read(Read(SIZE, exposed.info))
