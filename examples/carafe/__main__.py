@@ -14,6 +14,7 @@ if __package__ in (None, ""):
 
 import distributed
 from rstore import StoreRefused
+from rstore.interrupts import heed_interrupts
 
 from carafe import bench
 from carafe.engine import Address, CarafeError, Outcome, local_cluster, local_graph_store, run
@@ -115,6 +116,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def main() -> int:
     options = _parser().parse_args()
+    heed_interrupts()
     # The workers import this package.
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path[:1])) + os.pathsep + os.environ.get(
         "PYTHONPATH", ""
@@ -127,6 +129,9 @@ def main() -> int:
     except (CarafeError, NotConverged, StoreRefused, SmbDirectError, OSError, ValueError) as error:
         print(f"carafe: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("carafe: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

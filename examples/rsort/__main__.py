@@ -2,14 +2,11 @@
 
 import argparse
 import contextlib
-import gc
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 if __package__ in (None, ""):
@@ -17,6 +14,7 @@ if __package__ in (None, ""):
 
 from distributed import CancelledError, KilledWorker
 from rstore import RegionGone, RegionLost, StoreRefused
+from rstore.interrupts import heed_interrupts
 from rstore.local import local_store
 
 from rsort import bench
@@ -111,24 +109,9 @@ def _sort(options: argparse.Namespace) -> None:
         print(f"{size // SIZE} records in {seconds:.2f} s, {size / seconds / 1e6:.0f} MB/s")
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``. Wait a little if it would be lost: the interpreter ignores what callbacks of its
-    garbage collection raise, and dask has one."""
-    callbacks = [getattr(getattr(one, "__func__", one), "__code__", None) for one in gc.callbacks]
-    within = frame
-    while within is not None:
-        if within.f_code in callbacks:
-            signal.setitimer(signal.ITIMER_REAL, 0.01)
-            return
-        within = within.f_back
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     options = _parser().parse_args()
-    # A program that is told to end takes its processes and files with it.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, _stop)
+    heed_interrupts()
     try:
         if options.command == "gen":
             _generate(options.file, options.records, options.seed)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smb3server.lab.content import content_of, other_content
 from smb3server.net.host import RdmaDevice, rdma_devices
 from smb3server.net.interfaces import read_interfaces
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
@@ -73,7 +74,7 @@ class _Side:
 
 async def _messages(sender: _Side, receiver: _Side) -> str:
     for length in MESSAGE_LENGTHS:
-        sent = os.urandom(length)
+        sent = content_of(length)
         sender.transport.send([sent])
         if await receiver.next() != sent:
             return f"a message of {length} bytes was changed on the way"
@@ -89,7 +90,7 @@ async def _rdma_write(writer: _Side, owner: _Side) -> str:
     buffer = writer.transport.acquire(AMOUNT)
     done = asyncio.get_running_loop().create_future()
     try:
-        buffer.view[:AMOUNT] = os.urandom(AMOUNT)
+        buffer.view[:AMOUNT] = content_of(AMOUNT)
         here.write_to_peer(exposed.descriptors, [buffer.view[:AMOUNT]], done.set_result)
         writer.transport.send([b"written"])
         await owner.next()
@@ -104,7 +105,7 @@ async def _rdma_write(writer: _Side, owner: _Side) -> str:
 async def _rdma_read(reader: _Side, owner: _Side) -> str:
     here, there = reader.transport.rdma, owner.transport.rdma
     assert here is not None and there is not None
-    memory = memoryview(bytearray(os.urandom(AMOUNT)))
+    memory = memoryview(bytearray(other_content(AMOUNT)))
     exposed = there.register(memory, readable=True)
     buffer = reader.transport.acquire(AMOUNT)
     done = asyncio.get_running_loop().create_future()

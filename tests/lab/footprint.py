@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import itertools
-import os
 import resource
 import socket
 import time
@@ -26,6 +25,7 @@ from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab import forked_starts
 from tests.lab.hostile_client import READ_WRITE
 from tools.support import own_user
+from tools.support.server_process import open_descriptors
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -76,7 +76,7 @@ class Serving:
         server = self.service.server
         endpoints = list(self.endpoints)
         return Footprint(
-            descriptors=len(os.listdir("/proc/self/fd")),
+            descriptors=open_descriptors(),
             tasks=len(asyncio.all_tasks()),
             connections=len(server.connection_list),
             sessions=len(server.sessions.by_id),

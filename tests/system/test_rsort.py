@@ -350,9 +350,8 @@ def test_an_interrupted_sort_leaves_nothing(
 INTERRUPTED = """
 import gc, signal, sys, time
 sys.path.insert(0, "examples")
-from rsort.__main__ import _stop
-for number in (signal.SIGINT, signal.SIGALRM):
-    signal.signal(number, _stop)
+from rstore.interrupts import heed_interrupts
+heed_interrupts()
 gc.callbacks.append(lambda phase, info: signal.raise_signal(signal.SIGINT) if phase == "start" else None)
 try:
     gc.collect()

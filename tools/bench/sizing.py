@@ -31,6 +31,7 @@ from smb3server.wire.create import CreateDisposition
 from smbdirect.core.settings import Settings
 from smbdirect.providers.make import make_provider
 from tools.support import own_user
+from tools.support.server_process import open_descriptors
 
 CREDITS = (16, 64, 255)
 """Receive credits that a client asks of the server."""
@@ -117,7 +118,7 @@ class Measured:
 
     def descriptors(self) -> int:
         """Return the number of open descriptors."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return open_descriptors(self.process.pid)
 
     def stop(self) -> None:
         """End the server."""

@@ -14,11 +14,11 @@ from smb3server.client.protocol import ClientSession, RemoteFile, ServerError, T
 from smb3server.client.protocol.messages import CREDIT_SIZE, Reply
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.tree import READ_WRITE
-from smb3server.lab.conformance.content import FILLING
 from smb3server.lab.conformance.conversation import Conversation
 from smb3server.lab.conformance.peer import Ended, Peer, Silence
 from smb3server.lab.conformance.trial import DIALECTS, Session, Trial
 from smb3server.lab.conformance.verdict import Inconclusive, NotApplicable
+from smb3server.lab.content import FILLING
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Dialect

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.lab.conformance.content import content_of, other_content
 from smb3server.lab.conformance.data_channel import Answer, DataFile, Read, Write, check_write, open_on, status_name
 from smb3server.lab.conformance.transforms import (
     ENCRYPTION,
@@ -29,6 +28,7 @@ from smb3server.lab.conformance.transforms import (
 )
 from smb3server.lab.conformance.trial import Trial
 from smb3server.lab.conformance.verdict import NotApplicable
+from smb3server.lab.content import content_of, other_content
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.rdma_transform import RdmaTransformId
 from smb3server.wire.read_write import READ_DATA_OFFSET, Channel, ReadResponseFlags

@@ -12,12 +12,12 @@ from typing import Any, Unpack
 from smb3server.client.protocol import Client, ClientSession, RemoteFile, ServerError, Tree
 from smb3server.client.protocol.negotiation import Offer
 from smb3server.client.protocol.tree import READ_WRITE
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.conversation import Conversation, Sizes, whole
 from smb3server.lab.conformance.observed import Monitor
 from smb3server.lab.conformance.peer import Ended, Fields, Peer, Received, Silence
 from smb3server.lab.conformance.target import Target
 from smb3server.lab.conformance.verdict import Busy, Inconclusive, NotApplicable, Violation
+from smb3server.lab.content import content_of
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.negotiate import Dialect
 from smbdirect.core.messages import DATA_TRANSFER, DataTransfer, NegotiateResponse

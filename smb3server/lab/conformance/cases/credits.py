@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 
 from smb3server.client.protocol import RemoteFile
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Session, Trial, ignore_outcome, write_and_check
 from smb3server.lab.conformance.verdict import Inconclusive, Violation
+from smb3server.lab.content import content_of
 
 SUITE = "SmbdCreditManagement"
 LIMITED = 10

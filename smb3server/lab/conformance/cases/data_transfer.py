@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Unpack
 
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.peer import Fields
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import WRITE_HEADER, Session, Trial, write_and_check
 from smb3server.lab.conformance.verdict import NotApplicable
+from smb3server.lab.content import content_of
 from smbdirect.core.constants import DATA_OFFSET, DataFlags
 from smbdirect.core.messages import DataTransfer
 

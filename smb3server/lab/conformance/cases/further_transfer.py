@@ -19,10 +19,10 @@ from smb3server.lab.conformance.cases.data_transfer import (
     keepalive,
     write_request,
 )
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import WRITE_HEADER, Session, Trial, write_and_check
 from smb3server.lab.conformance.verdict import Inconclusive, NotApplicable, Violation
+from smb3server.lab.content import content_of
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus
 from smbdirect.core.constants import DATA_OFFSET, MIN_FRAGMENTED_SIZE

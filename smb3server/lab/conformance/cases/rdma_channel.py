@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.data_channel import (
     DataFile,
     Exposed,
@@ -17,6 +16,7 @@ from smb3server.lab.conformance.data_channel import (
 from smb3server.lab.conformance.peer import Ended, Silence
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Trial
+from smb3server.lab.content import content_of
 from smb3server.wire.read_write import pack_descriptors
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import RemoteBuffer

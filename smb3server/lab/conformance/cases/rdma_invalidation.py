@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smb3server.lab.conformance.cases.rdma_channel import READ, WRITE
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.data_channel import (
     Answer,
     DataFile,
@@ -21,6 +20,7 @@ from smb3server.lab.conformance.peer import Ended
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Trial
 from smb3server.lab.conformance.verdict import NotApplicable
+from smb3server.lab.content import content_of, other_content
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import Channel, pack_descriptors
 from smb3server.wire.status import NtStatus
@@ -99,8 +99,8 @@ async def read_invalidates(trial: Trial) -> None:
 async def write_keeps(trial: Trial) -> None:
     """The response to a WRITE with SMB2_CHANNEL_RDMA_V1 invalidates nothing: the same token serves another WRITE."""
     file = await open_file(trial)
-    for _ in range(2):
-        content = content_of(SIZE)
+    for make in (content_of, other_content):
+        content = make(SIZE)
         exposed = file.expose(SIZE, content)
         for _ in range(2):
             answer = await file.write(Write(SIZE, exposed.info))
@@ -114,8 +114,8 @@ async def read_keeps(trial: Trial) -> None:
     """The response to a READ with SMB2_CHANNEL_RDMA_V1 invalidates nothing: the same token serves another READ."""
     file = await open_file(trial)
     exposed = file.expose(SIZE)
-    for _ in range(2):
-        content = content_of(SIZE)
+    for make in (content_of, other_content):
+        content = make(SIZE)
         await file.fill(content)
         answer = await file.read(Read(SIZE, exposed.info))
         check_read(trial, answer, SIZE)

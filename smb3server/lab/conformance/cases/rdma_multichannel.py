@@ -10,7 +10,6 @@ from smb3server.client.protocol import Client, ClientSession, RemoteFile, Server
 from smb3server.client.protocol.interfaces import ServerInterface, query_interfaces
 from smb3server.client.protocol.session import BoundSession
 from smb3server.client.protocol.tree import READ_WRITE
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.conversation import Conversation
 from smb3server.lab.conformance.data_channel import (
     INLINE,
@@ -25,6 +24,7 @@ from smb3server.lab.conformance.data_channel import (
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Session, Trial
 from smb3server.lab.conformance.verdict import Inconclusive, NotApplicable
+from smb3server.lab.content import content_of, other_content
 from smb3server.wire.address import Address
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.negotiate import Capability, Dialect
@@ -123,7 +123,7 @@ async def two_channels(trial: Trial, main: Main) -> None:
     exposed = file.expose(SIZE)
     check_read(trial, await file.read(Read(SIZE, exposed.info)), SIZE)
     trial.require(exposed.view == content, "the channel over SMB Direct reads other data than was written over TCP")
-    content = content_of(SIZE)
+    content = other_content(SIZE)
     source = file.expose(SIZE, content)
     check_write(trial, await file.write(Write(SIZE, source.info)), SIZE)
     found = await main.tree.read(main.file, 0, SIZE)

@@ -10,7 +10,6 @@ from smb3server.client.protocol.messages import CREDIT_SIZE
 from smb3server.client.protocol.negotiation import Negotiated
 from smb3server.lab.conformance.cases.rdma_channel import READ, WRITE
 from smb3server.lab.conformance.cases.rdma_multichannel import Main
-from smb3server.lab.conformance.content import FILLING, content_of, other_content
 from smb3server.lab.conformance.data_channel import (
     INLINE,
     MOST_CREDITS,
@@ -27,6 +26,7 @@ from smb3server.lab.conformance.peer import Ended, Silence
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.trial import Trial
 from smb3server.lab.conformance.verdict import NotApplicable
+from smb3server.lab.content import FILLING, content_of, other_content
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import TAIL, Channel, pack_descriptors
 from smb3server.wire.status import NtStatus
@@ -417,9 +417,10 @@ async def _wrong_right(trial: Trial, file: DataFile, made: Read | Write) -> None
 async def read_without_right(trial: Trial) -> None:
     """A READ to memory that allows RDMA Read only does not succeed, and the server goes on."""
     file = await open_file(trial, content_of(SIZE))
-    exposed = file.expose(SIZE, b"\1" * SIZE)
+    mine = other_content(SIZE)
+    exposed = file.expose(SIZE, mine)
     await _wrong_right(trial, file, Read(SIZE, exposed.info))
-    trial.require(exposed.view == b"\1" * SIZE, "memory that the server may not write to was changed")
+    trial.require(exposed.view == mine, "memory that the server may not write to was changed")
 
 
 @case(SUITE, "Smb2RdmaRules_Write_NoRightToRead", "MS-SMBD 3.1.4.3, 3.1.4.6")
@@ -475,7 +476,7 @@ async def bad_last_token(trial: Trial) -> None:
     name = new_name()
     watcher, writer = await open_file(trial, old, name=name), await open_file(trial, name=name)
     half = SIZE // 2
-    good, bad = writer.expose(half, b"\1" * half), writer.expose(half, b"\1" * half)
+    good, bad = (writer.expose(half, other_content(half)) for _ in range(2))
     info = pack_descriptors([good.buffer, bad.buffer])
     bad.region.deregister()
     try:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.lab.conformance.cases.rdma_invalidation import check_invalidated, open_for_invalidation
 from smb3server.lab.conformance.cases.rdma_signing import enter_signed
-from smb3server.lab.conformance.content import content_of
 from smb3server.lab.conformance.data_channel import Read, Write, check_write
 from smb3server.lab.conformance.protected import (
     SIZE,
@@ -28,6 +27,7 @@ from smb3server.lab.conformance.protected import (
 from smb3server.lab.conformance.registry import case
 from smb3server.lab.conformance.transforms import ENCRYPTION, SIGNING, Crypto, pack_chain, protect, unprotect
 from smb3server.lab.conformance.trial import Trial
+from smb3server.lab.content import content_of
 from smb3server.wire.read_write import TAIL, Channel, pack_descriptors
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import RemoteBuffer

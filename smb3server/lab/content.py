@@ -1,4 +1,4 @@
-"""Data that cases move: a byte that stayed behind differs from what was in its place before."""
+"""Data that judges move: a byte that stayed behind differs from what was in its place before."""
 
 from __future__ import annotations
 
