@@ -17,6 +17,8 @@ from tools.torture.outcome import Outcome, write
 from tools.torture.repeat import repeat
 
 ROOT = Path(__file__).resolve().parents[2]
+TEMPROOT = "PYTEST_DEBUG_TEMPROOT"
+"""Where pytest makes its folders: see tests/conftest.py."""
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """What is installed otherwise has no part in this, and takes a second to load."""
 TESTS = """
@@ -239,7 +241,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run_ci(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE", "MFLAGS"))}
+    strange = ("PYTEST_", "MAKE", "MFLAGS")
+    clean = {name: value for name, value in os.environ.items() if name == TEMPROOT or not name.startswith(strange)}
     return subprocess.run(
         [str(checkout / ".ci" / "run")],
         env=clean | ALONE | environment,
