@@ -20,6 +20,12 @@ import pytest
 from smbdirect.providers.verbs import abi, device, provider
 
 WORK, FLUSHED = 0, 5
+SIW_PAGE = 4096
+"""siw gives TCP the pages of unsignalled requests from this size on."""
+
+
+def _gather(elements: list[tuple[int, int]]) -> bytes:
+    return b"".join(ctypes.string_at(address, length) for address, length in elements)
 
 
 class Kernel:
@@ -31,6 +37,7 @@ class Kernel:
         """Names of the called functions, in order."""
         self.sent: list[bytes] = []
         """The data of Sends and Writes, in order."""
+        self.vendor_id = 0
         self.refuse_after: int | None = None
         """Accept so many more send requests, refuse the next one, and accept all later ones."""
         self.refuse_notify = False
@@ -41,6 +48,7 @@ class Kernel:
         self._kept: dict[int, Any] = {}
         self._receives: deque[int] = deque()
         self._completions: deque[tuple[int, int, int, int]] = deque()
+        self._in_place: list[tuple[int, list[tuple[int, int]]]] = []
         self._armed = False
         self._cm_fd = self._cm_written = self._cq_written = -1
         self._context = self._make(1024)
@@ -102,6 +110,7 @@ class Kernel:
 
     def ibv_query_device(self, _: int, attributes: Any) -> int:
         found = attributes._obj
+        found.vendor_id = self.vendor_id
         found.max_qp_wr, found.max_sge, found.max_sge_rd, found.max_qp_rd_atom = 64, 4, 4, 4
         return self._written("ibv_query_device")
 
@@ -207,6 +216,12 @@ class Kernel:
         """Complete the oldest receive with a message of ``length`` bytes."""
         self._completes(self._receives.popleft(), WORK, abi.WC_RECV, length)
 
+    def transmit(self) -> None:
+        """Send out of their memory, as it is now, the data of requests that siw has not copied."""
+        for position, elements in self._in_place:
+            self.sent[position] = _gather(elements)
+        self._in_place.clear()
+
     def _completes(self, number: int, status: int, operation: int, length: int = 0) -> None:
         self._completions.append((number, status, operation, length))
         if self._armed:
@@ -246,9 +261,12 @@ class Kernel:
                 return errno.EACCES
             if self.refuse_after is not None:
                 self.refuse_after -= 1
-            segments = (abi.SGE.unpack(ctypes.string_at(list_at + 16 * index, 16)) for index in range(count))
-            self.sent.append(b"".join(ctypes.string_at(address, length) for address, length, _ in segments))
-            if _rest[1] & abi.SEND_SIGNALED:
+            elements = [abi.SGE.unpack(ctypes.string_at(list_at + 16 * index, 16))[:2] for index in range(count)]
+            signalled = _rest[1] & abi.SEND_SIGNALED
+            if self.vendor_id == device.SIW_VENDOR and not signalled and sum(size for _, size in elements) >= SIW_PAGE:
+                self._in_place.append((len(self.sent), elements))
+            self.sent.append(_gather(elements))
+            if signalled:
                 self._completes(number, WORK, abi.WC_SEND)
             at = following
         return 0

@@ -126,6 +126,10 @@ class Device:
         the peer wrote to it (RFC 5040 5.2.1). The sink's token is on the wire. So it is registered for one Read only,
         not as part of a pool, and each connection has a protection domain of its own, in which no other connection can
         name it. siw requires no remote right."""
+        self.copies_if_signalled = attributes.vendor_id == SIW_VENDOR
+        """Whether only what is signalled has left its memory at its completion. siw (Linux 6.12, ``siw_qp_prepare_tx``)
+        gives TCP the pages of other Writes and Sends from 4 KiB on, and completes what follows when TCP has taken it:
+        the data may be on its way, or be sent again, after the memory has got other content."""
         self.max_read_depth = max(1, min(attributes.max_qp_rd_atom, 32))
         """Reads that the peer may have outstanding at us."""
         self.max_initiator_depth = max(1, min(attributes.max_qp_init_rd_atom or attributes.max_qp_rd_atom, 32))

@@ -327,7 +327,7 @@ class VerbsEndpoint(BaseEndpoint):
         self.counters["bytes_staged"] += used
         signalled = request.signalled
         # The last request of a chain always reports its completion, which also retires the unsignalled ones before it.
-        announced = signalled or last
+        announced = signalled or last or self._device.copies_if_signalled
         operation = request.operation
         entry = _Posted(operation, request.context, signalled, announced, staging, tuple(temporary), request.segments)
         if len(sges) > self.capabilities.max_send_sge:

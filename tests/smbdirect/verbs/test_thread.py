@@ -24,6 +24,7 @@ from smbdirect.providers.base import (
     Write,
 )
 from smbdirect.providers.verbs import abi
+from smbdirect.providers.verbs.device import SIW_VENDOR
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
 from smbdirect.providers.verbs.provider import VerbsConnectionRequest
 from smbdirect.providers.verbs.thread import NAME, VerbsThread
@@ -276,6 +277,26 @@ def test_posts_of_one_turn_go_to_the_thread_together(kernel: Kernel, monkeypatch
         await acted.until(lambda: len(acted.completions) == 5)
         assert counted.batches[0] == 10
         assert kernel.sent == [bytes([number]) for number in range(5)]
+
+    play(kernel, monkeypatch, scene)
+
+
+def test_memory_may_be_used_again_once_a_later_request_is_done(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A READ's Write is not signalled, the Send of its response is: then the buffer of the Write is used again."""
+    kernel.vendor_id = SIW_VENDOR
+
+    async def scene(acted: Scene) -> None:
+        memory = memoryview(bytearray(b"A" * 8192))
+        assert acted.endpoint.domain is not None
+        acted.endpoint.domain.register(memory, Access.LOCAL_WRITE)
+        acted.endpoint.post([Write([memory], RemoteSegment(1, 0, 8192), None, False), Send([b"answer"], 0)])
+        await acted.until(lambda: acted.completions)
+        memory[:] = b"B" * 8192
+        kernel.transmit()
+        assert acted.completions == [Completion(Operation.SEND, Status.OK, 0)]
+        assert kernel.sent == [b"A" * 8192, b"answer"]
 
     play(kernel, monkeypatch, scene)
 
