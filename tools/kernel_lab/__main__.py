@@ -24,7 +24,7 @@ from smb3server.process import output
 from tools.flaky.record import record
 from tools.kernel_lab import cluster, conformance, network
 from tools.kernel_lab.cases import CASES, Case, select
-from tools.kernel_lab.judge import judge, met_client_defect
+from tools.kernel_lab.judge import differs, judge, met_client_defect
 from tools.kernel_lab.persist import Failing, describe, restarting_server
 from tools.kernel_lab.persist_judge import judge_failure
 from tools.kernel_lab.server import Server, ServerError, fill_snapshot, log_complaints, running_server
@@ -204,13 +204,15 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
     """Run a failed case again, and say so; return what went wrong with the server.
 
     It runs at most ``REPETITIONS`` times if the client met a known defect of its own, and ``--retries`` times
-    otherwise: emulated guests time out on busy machines.
+    otherwise: emulated guests time out on busy machines. No reason excuses data that differ without an error.
     """
     folder = out / case.name
     found: list[str] = []
     spoilt = failed = 0
     while complaints := verdict(case, out, options):
         record(_SOURCE, case.name, "failed", "\n".join(complaints))
+        if differs(complaints):
+            return found
         if met_client_defect(case, folder):
             spoilt += 1
             reason = f"the client met its known defect ({case.client_defect})"

@@ -199,6 +199,8 @@ CASES = (
     _failing("persist-cut", "tcp", "cut", cluster=True),
     Case("clock-step", "tcp", failure="clock", reconnects=True, verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
+    # Whatever siw completed before it arrived is seen.
+    Case("verbs-siw-delay", "siw", rdma_transfers=True, invalidation=True, verbs=True, netem="delay 5ms"),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
     Case("verbs-port-siw", "siw", verbs=True, captured=False, shows="port", reconnects=True),
     Case("verbs-port-rxe", "rxe", verbs=True, captured=False, shows="port", mounted=False),

@@ -33,6 +33,9 @@ SESSION_FILE_BYTES = 300_000
 DEPTHS = {"siw": 1 << 20, "rxe": 2 << 20}
 """Bytes of a memory region of the client's device, by protocol: the maximum of one READ or WRITE by RDMA."""
 
+_DIFFERS = re.compile(r"FAIL\((1\): (t )?cmp |3\): )")
+"""A comparison of the guest that failed: cmp itself, or a function of guest/workout.sh with several."""
+
 COMPRESSED_BYTES = 12 << 20
 """Bytes of text that the second session of guest/compress.sh writes, at least."""
 LARGEST_REQUEST = 4 << 20
@@ -338,6 +341,11 @@ def _steady(folder: Path) -> list[str]:
         f"{key} did not grow" for key in ("rdma_read_bytes", "rdma_write_bytes") if after[key] < before[key] + (4 << 20)
     ]
     return found
+
+
+def differs(complaints: list[str]) -> bool:
+    """Return whether data differ though nothing before had failed: the first complaint is of a comparison."""
+    return bool(complaints) and _DIFFERS.match(complaints[0]) is not None
 
 
 def met_client_defect(case: Case, folder: Path) -> bool:

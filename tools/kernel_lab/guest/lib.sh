@@ -24,11 +24,11 @@ rdma_dev() {   # siw|rxe [netdev]. RXE_RETRY=1 takes the rxe that repeats its se
   echo 'module rdma_rxe format "not free" +p' > /sys/kernel/debug/dynamic_debug/control 2>/dev/null
   rdma link add r_$1 type $1 netdev ${2:-eth0}
 }
-netem_on() { [ -z "$NETEM" ] || /bin/tc qdisc add dev eth0 root netem $NETEM; }
+netem_on() { [ -z "$NETEM" ] || /bin/tc qdisc add dev ${CAPIF:-eth0} root netem $NETEM; }
 netem_off() {   # fails if loss was requested and nothing was lost
   [ -n "$NETEM" ] || return 0
-  local seen=$(/bin/tc -s qdisc show dev eth0); echo "$seen"
-  /bin/tc qdisc del dev eth0 root
+  local seen=$(/bin/tc -s qdisc show dev ${CAPIF:-eth0}); echo "$seen"
+  /bin/tc qdisc del dev ${CAPIF:-eth0} root
   case "$NETEM" in *loss*) ! echo "$seen" | grep -q 'dropped 0,';; esac
 }
 client_credits() {   # N: SMB Direct credits that the client requests and grants from the next mount on

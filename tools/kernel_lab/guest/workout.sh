@@ -42,14 +42,24 @@ ck t dd if=/tmp/bulk of=/mnt/w4m bs=4M oflag=direct
 ck t dd if=/mnt/w4m of=/tmp/back bs=4M iflag=direct; ck cmp -s /tmp/bulk /tmp/back
 ck t dd if=/dev/zero of=/mnt/w4k bs=4k count=1000 oflag=direct
 ck t dd if=/mnt/w4k of=/dev/null bs=4k count=1000 iflag=direct
+same() { local r=0; cmp "$@" || r=$?; [ $r != 1 ] || r=3; return $r; }   # 3: it was read without an error, and differs
 par() {
   local jobs= r=0
   for i in 1 2 3 4; do
-    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && cmp -s -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
+    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && same -s -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
   done
-  for j in $jobs; do wait $j || r=1; done; return $r
+  for j in $jobs; do wait $j || r=$?; done; return $r
 }
 ck t par
+reads() {   # eight at a time, each of other data, so that data of another one is seen
+  local jobs= r=0
+  for i in 1 2 3 4 5 6 7 8; do
+    (dd if=/tmp/bulk of=/tmp/want$i bs=256k skip=$((i*3)) count=24 2>/dev/null && dd if=/mnt/copied of=/tmp/got$i bs=256k skip=$((i*3)) count=24 iflag=direct 2>/dev/null &&
+      same /tmp/want$i /tmp/got$i) & jobs="$jobs $!"
+  done
+  for j in $jobs; do wait $j || r=$?; done; rm /tmp/want? /tmp/got?; return $r
+}
+ck t reads
 churn() { i=0; while [ $i -lt 100 ]; do echo $i > /mnt/d/f$i && mv /mnt/d/f$i /mnt/d/g$i || return 1; i=$((i+1)); done; [ $(ls /mnt/d | grep -c '^g') = 100 ] && rm /mnt/d/g*; }
 ck t churn
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
