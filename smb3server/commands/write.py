@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from smb3server.access import required
 from smb3server.backends.base import Handle
@@ -416,7 +417,7 @@ def look(
     if channel:
         if payload is not None or opened is not None:
             return None
-        return _look_at_peer_write(connection, session, tree, sequence, message, new_record(WriteRequest, fields))
+        return _look_at_peer_write(connection, session, tree, sequence, message, fields)
     if size != 49 or not 0 < length <= connection.max_write_size:
         return None
     data: memoryview | Payload
@@ -467,26 +468,31 @@ def _look_at_peer_write(
     tree: TreeConnect | None,
     sequence: int,
     message: memoryview,
-    body: WriteRequest,
+    fields: tuple[Any, ...],
 ) -> Found | None:
-    """Return what begins a WRITE by RDMA that ``write`` would not refuse."""
-    length = body.remaining_bytes
-    if body.structure_size != 49 or body.length or body.data_offset or not 0 < length <= connection.max_write_size:
+    """Return what begins a WRITE by RDMA that ``write`` would not refuse. ``fields``: those of its ``WriteRequest``."""
+    size, data_offset, inline, offset, persistent, volatile, channel, length, info_offset, info_length, _ = fields
+    if size != 49 or inline or data_offset or not 0 < length <= connection.max_write_size:
         return None
-    opened = ordinary_open(session, tree, sequence, body.persistent, body.volatile)
+    opened = ordinary_open(session, tree, sequence, persistent, volatile)
     if opened is None or opened.pipe is not None:
         return None
-    try:
-        _check(opened, body.offset, length)
-    except (StatusError, OSError):
-        return None
-    remote = ordinary_remote(
-        connection, message, body.channel, body.channel_info_offset, body.channel_info_length, length
-    )
+    file = opened.file
+    if (
+        file is None
+        or file.locks.locks
+        or offset + length > opened.max_offset
+        or not opened.granted_access & _WRITE_DATA
+        or opened.is_directory
+    ):
+        try:
+            _check(opened, offset, length)
+        except (StatusError, OSError):
+            return None
+    remote = ordinary_remote(connection, message, channel, info_offset, info_length, length)
     if remote is None or not remote.buffers[0].length:
         return None
-
-    return opened, PlainPeerWrite(opened, remote, body), remote
+    return opened, PlainPeerWrite(opened, remote, new_record(WriteRequest, fields)), remote
 
 
 def _write_now(

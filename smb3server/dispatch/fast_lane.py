@@ -54,7 +54,7 @@ _KNOWN_FLAGS = int(HeaderFlags.PRIORITY_MASK) | _SIGNED
 _UNKNOWN_FLAGS = ~_KNOWN_FLAGS
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _VALID = SessionState.VALID
-_AUTHENTICATED = ConnectionLife.AUTHENTICATED
+_AUTHENTICATED, _CLOSED = ConnectionLife.AUTHENTICATED, ConnectionLife.CLOSED
 _SMALLEST = HEADER_SIZE + 4
 _SMALL = 4096
 """Bytes of a handler's response up to which its parts are joined."""
@@ -81,9 +81,9 @@ class FastLane:
         "_host",
         "_measuring",
         "_parking",
-        "_requests",
         "_window",
         "_writer",
+        "requests",
         "row",
     )
 
@@ -97,7 +97,7 @@ class FastLane:
         measuring: Measuring,
     ) -> None:
         self._host = host
-        self._requests = requests
+        self.requests = requests
         self._connection = connection
         self._window = connection.command_sequence_window
         self._writer = writer
@@ -275,10 +275,9 @@ class FastLane:
         except ValueError:
             buffer.release()
             return False
-        fetch.header = record = new_record(Header, header)
-        self._window.consume(record.message_id, cost)
-        fetch.buffer = buffer
-        fetch.lane, fetch.requests = self, self._requests
+        message_id, requests = header[8], self.requests
+        self._window.consume(message_id, cost)
+        fetch.lane, fetch.fields, fetch.buffer = self, header, buffer
         fetch.inbound, fetch.view = inbound, view
         fetch.session, fetch.tree, fetch.signer = session, tree, signer
         fetch.counted = opened.sequence_epoch
@@ -286,9 +285,9 @@ class FastLane:
         opened.in_flight += 1
         fetch.caching = file.caching
         fetch.caching.arriving.add(fetch)
-        self._requests.fetches[record.message_id] = fetch
-        if not self._requests.watching:
-            self._requests.watch_fetches()
+        requests.fetches[message_id] = fetch
+        if not requests.watching:
+            requests.watch_fetches()
         return True
 
     def settled(self, fetch: Fetch, pending: Pending) -> None:
@@ -300,7 +299,7 @@ class FastLane:
     def can_answer(self) -> bool:
         """Return whether an ordinary reply can be sent."""
         connection = self._connection
-        return connection.life is not ConnectionLife.CLOSED and connection.transport.pending_send_bytes <= _FEW_UNSENT
+        return connection.life is not _CLOSED and connection.transport.pending_send_bytes <= _FEW_UNSENT
 
     def begin_row(self, opened: Open) -> None:
         """Begin a row of writes if more may follow. There is none now."""
@@ -309,24 +308,31 @@ class FastLane:
             self.row.begin_row()
 
     def answer_fetched(self, fetch: Fetch, body: Body) -> None:
-        """Send the reply to a request whose data was fetched."""
-        header, observer = fetch.header, self._measuring.observer
+        """End a request whose data was fetched and stored, and send the reply."""
+        _, _, charge, sequence, command, credits, flags, _, message_id, _, tree_id, session_id, _ = fetch.fields
+        opened, observer = fetch.open, self._measuring.observer
+        opened.in_flight -= 1  # It was not closed, so nobody waits for this.
+        if fetch.counted == opened.sequence_epoch and sequence & 0xFFFF == opened.channel_sequence:
+            opened.outstanding_requests -= 1
+        else:
+            lookup.end(fetch)
+        del self.requests.fetches[message_id]
         if observer is not None:
             observer.fetched(fetch, self._connection)
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,
-            header.credit_charge,
+            charge,
             0,
-            header.command,
-            self._window.grant(header.credits, self._connection.credit_limit),
-            _REPLY | header.flags & ECHOED_FLAGS,
+            command,
+            self._window.grant(credits, self._connection.credit_limit),
+            _REPLY | flags & ECHOED_FLAGS,
             0,
-            header.message_id,
-            header.tree_id << 32,
-            header.session_id,
+            message_id,
+            tree_id << 32,
+            session_id,
         )
-        self._send(packed, body, fetch.signer, header.message_id, None, fetch.remote.invalidate)
+        self._send(packed, body, fetch.signer, message_id, None, fetch.remote.invalidate)
 
     def _send(
         self,
@@ -408,7 +414,7 @@ class FastLane:
             observer.ran(request, result, start)
         if isinstance(result, Pending):
             lookup.begin(request)
-            self._requests.add(request, result)
+            self.requests.add(request, result)
             early = result.handler_returned()
             if early is not None:
                 self._host.finish(request, early)

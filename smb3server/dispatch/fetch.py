@@ -7,9 +7,10 @@ like any other (``Fetch.settle``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from smb3server.dispatch import lookup
+from smb3server.wire.header import Header
+from smbdirect.codec import new_record
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from smb3server.dispatch.request import Pending, Request
     from smb3server.files.caching import Caching
     from smb3server.state.objects import Open, Session, TreeConnect
-    from smb3server.wire.header import Header
     from smb3server.wire.read_write import WriteRequest
     from smbdirect.codec import Buffer
     from smbdirect.message_transport import InboundMessage, PooledBuffer
@@ -29,6 +29,9 @@ class Lane(Protocol):
 
     @property
     def row(self) -> object: ...
+
+    @property
+    def requests(self) -> PendingRequests: ...
 
     def request(
         self,
@@ -71,12 +74,12 @@ class Fetch:
     buffer is lent. ``fetched`` is called once."""
 
     __slots__ = (
-        "body", "buffer", "caching", "counted", "header", "inbound", "lane", "length", "open", "remote", "request",
-        "requests", "session", "signer", "tree", "view",
+        "body", "buffer", "caching", "counted", "fields", "inbound", "lane", "length", "open", "remote", "request",
+        "session", "signer", "tree", "view",
     )  # fmt: skip
     lane: Lane
-    requests: PendingRequests
-    header: Header
+    fields: tuple[Any, ...]
+    """Those of the header."""
     inbound: InboundMessage
     view: memoryview
     session: Session
@@ -96,6 +99,11 @@ class Fetch:
         self.request: Fetching | None = None
         """What the fetch has become."""
 
+    @property
+    def header(self) -> Header:
+        """The header of the request."""
+        return new_record(Header, self.fields)
+
     def begin(self, request: Request) -> Pending:
         """Begin as the general path does. Nothing was begun here."""
         raise NotImplementedError
@@ -110,15 +118,13 @@ class Fetch:
 
     def settle(self) -> Fetching:
         """Become a pending request. Nothing of the fetch is left behind."""
-        lane, requests = self.lane, self.requests
-        requests.fetches.pop(self.header.message_id, None)
-        request = lane.request(
-            self.header, self.inbound, self.view, None, self.session, self.tree, self.open, self.signer
-        )
+        lane, header = self.lane, self.header
+        lane.requests.fetches.pop(header.message_id, None)
+        request = lane.request(header, self.inbound, self.view, None, self.session, self.tree, self.open, self.signer)
         request.counted = self.counted
         self.request, pending = self.become(request)
         lane.settled(self, pending)
-        requests.add(request, pending)
+        lane.requests.add(request, pending)
         early = pending.handler_returned()
         if early is not None:
             request.host.finish(request, early)
@@ -139,14 +145,7 @@ class Fetch:
             lane.end_row()
             (self.request or self.settle()).fetched(error)
             return
-        opened, header = self.open, self.header
-        opened.in_flight -= 1  # It was not closed, so nobody waits for this.
-        if self.counted == opened.sequence_epoch and header.status & 0xFFFF == opened.channel_sequence:
-            opened.outstanding_requests -= 1
-        else:
-            lookup.end(self)
-        del self.requests.fetches[header.message_id]
-        self.lane.answer_fetched(self, body)
+        lane.answer_fetched(self, body)
         self.inbound.release()
         self.buffer.release()
         self.caching.arrived(self)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from smbdirect.message_transport import Payload
 
 _CHARGE = struct.Struct("<H")
+_DESCRIPTOR_SIZE = BUFFER_DESCRIPTOR.size
+_descriptor = BUFFER_DESCRIPTOR.fields_from
 LARGEST_DATA = 65536
 """Bytes of data of an ordinary READ or WRITE in the message. One credit pays for them, and they do not count in
 ``Usage.lent``."""
@@ -143,11 +145,11 @@ def ordinary_remote(
     connection: Connection, message: memoryview, channel: int, info_offset: int, info_length: int, length: int
 ) -> RemoteMemory | None:
     """Return the client's memory for ``length`` bytes. Return None if the general path would refuse the request."""
-    if not is_paid(connection, message, length):
+    if length > CREDIT_SIZE and not is_paid(connection, message, length):
         return None
-    if info_length == BUFFER_DESCRIPTOR.size and TAIL <= info_offset <= len(message) - info_length:
+    if info_length == _DESCRIPTOR_SIZE and TAIL <= info_offset <= len(message) - info_length:
         # One, as nearly all requests have: what ``described`` returns, without its calls.
-        address, token, size_there = fields = BUFFER_DESCRIPTOR.fields_from(message, info_offset)
+        address, token, size_there = fields = _descriptor(message, info_offset)
         rdma, dialect = connection.transport.rdma, connection.dialect
         invalidate = channel == RDMA_V1_INVALIDATE and dialect >= SMB_3_0_2
         if (

@@ -56,7 +56,9 @@ CAPABILITIES = Capabilities(
 )
 
 _FIRST_EPHEMERAL_PORT = 49152
-_RECEIVE, _OK = Operation.RECEIVE, Status.OK
+_RECEIVE, _READ, _OK = Operation.RECEIVE, Operation.READ, Status.OK
+_CLOSING, _DEAD = Life.CLOSING, Life.DEAD
+_REMOTE_READ, _REMOTE_WRITE = Access.REMOTE_READ, Access.REMOTE_WRITE
 
 
 @dataclass(slots=True)
@@ -130,7 +132,7 @@ class LoopbackEndpoint(BaseEndpoint):
         share(self.regions, regions)
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        if self.life >= Life.DEAD:
+        if self.life >= _DEAD:
             self._complete(Completion(Operation.RECEIVE, Status.FLUSHED, context))
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
@@ -139,8 +141,19 @@ class LoopbackEndpoint(BaseEndpoint):
             self._want_registered(self._domain, [buffer])
         self._receives.append((buffer, context))
 
+    def post_receives(self, receives: Sequence[tuple[memoryview, object]]) -> None:
+        queue = self._receives
+        if (
+            self._domain is None
+            and self.life < _DEAD
+            and len(queue) + len(receives) <= self.capabilities.max_receive_queue
+        ):
+            queue.extend(receives)
+        else:
+            super().post_receives(receives)
+
     def post(self, requests: Sequence[WorkRequest]) -> None:
-        if self.life >= Life.CLOSING:
+        if self.life >= _CLOSING:
             for request in requests:
                 self._complete(Completion(request.operation, Status.FLUSHED, request.context))
             return
@@ -167,8 +180,8 @@ class LoopbackEndpoint(BaseEndpoint):
                 raise ProviderError("a local buffer is not registered")
 
     def disconnect(self) -> None:
-        if self.life < Life.CLOSING:
-            self.life = change(self.life, Life.CLOSING)
+        if self.life < _CLOSING:
+            self.life = change(self.life, _CLOSING)
             self._schedule()
 
     def abort(self, reason: CloseReason | None = None) -> None:
@@ -195,7 +208,7 @@ class LoopbackEndpoint(BaseEndpoint):
         self.peer = peer
         if self.life is Life.OPENING:
             self.life = change(self.life, Life.OPEN)
-        if self._requests or self.life is Life.CLOSING:
+        if self._requests or self.life is _CLOSING:
             self._schedule()
 
     def _run(self, turns: int) -> None:
@@ -204,7 +217,7 @@ class LoopbackEndpoint(BaseEndpoint):
             return
         self._scheduled = False
         faults = self._provider.faults
-        while self._requests and self.life < Life.DEAD:
+        while self._requests and self.life < _DEAD:
             if faults.drop_after is not None:
                 if faults.drop_after <= 0:
                     lost = CloseReason(CloseCause.DEVICE, "connection lost")
@@ -214,7 +227,7 @@ class LoopbackEndpoint(BaseEndpoint):
             self._carry_out(self._requests.popleft())
             if faults.delay_turns:
                 break
-        if self.life >= Life.DEAD:
+        if self.life >= _DEAD:
             return
         if self._requests:
             self._schedule()
@@ -223,7 +236,7 @@ class LoopbackEndpoint(BaseEndpoint):
             self._place()
         if self._held:
             self._run_held_reads()
-        if self.life is Life.CLOSING:
+        if self.life is _CLOSING:
             self.fail(CloseReason(CloseCause.LOCAL), CloseReason(CloseCause.PEER))
 
     def _carry_out(self, request: WorkRequest) -> None:
@@ -291,7 +304,7 @@ class LoopbackEndpoint(BaseEndpoint):
         return request.remote.token ^ 0xA5A5A5A5
 
     def _write(self, request: Write) -> None:
-        target = self._target(request, Access.REMOTE_WRITE)
+        target = self._target(request, _REMOTE_WRITE)
         if target is None:
             self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Write"))
             return
@@ -321,7 +334,7 @@ class LoopbackEndpoint(BaseEndpoint):
     def _read(self, request: Read) -> bool:
         if isinstance(request, Atomic):
             return self._change(request)
-        source = self._target(request, Access.REMOTE_READ)
+        source = self._target(request, _REMOTE_READ)
         if source is None:
             self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Read"))
             return False
@@ -332,7 +345,7 @@ class LoopbackEndpoint(BaseEndpoint):
         self.counters["reads"] += 1
         self.counters["bytes_read"] += position
         self._queued -= 1
-        self._complete(Completion(Operation.READ, Status.OK, request.context))
+        self._complete(new_record(Completion, (_READ, _OK, request.context, 0, None)))
         return True
 
     def _change(self, request: Atomic) -> bool:
@@ -352,7 +365,7 @@ class LoopbackEndpoint(BaseEndpoint):
         request.segments[0][:] = found.to_bytes(ATOMIC_SIZE, sys.byteorder)
         self.counters["atomics"] += 1
         self._queued -= 1
-        self._complete(Completion(Operation.READ, Status.OK, request.context))
+        self._complete(new_record(Completion, (_READ, _OK, request.context, 0, None)))
         return True
 
     def _run_held_reads(self) -> None:

@@ -60,17 +60,19 @@ class PoolBuffer:
 
     def release(self) -> None:
         """Give the buffer back; a second call does nothing."""
-        backing, self._backing = self._backing, None
-        if backing is not None:
-            pool, home, size = self._pool, self._home, len(backing)
-            if (home is None or not home.closed) and pool.retained + size <= pool.retained_limit:
-                pool.lent -= size
-                pool.retained += size
-                (pool.free if home is None else home.free)[size].append(backing)
-            else:
-                pool.put(backing, home)
-            if self.on_release is not None:
-                self.on_release(len(self.view))
+        backing = self._backing
+        if backing is None:
+            return
+        self._backing = None
+        pool, home = self._pool, self._home
+        if pool.held <= pool.retained_limit and home is None:
+            size = len(backing)
+            pool.lent -= size
+            pool.free[size].append(backing)
+        else:
+            pool.put(backing, home)
+        if self.on_release is not None:
+            self.on_release(len(self.view))
 
 
 class DomainBuffers:
@@ -138,8 +140,8 @@ class BufferPool:
         self.allocations = 0
         """Buffers obtained from the system so far."""
         self.retained_limit = retained
-        self.retained = 0
-        """Bytes on all free lists. Invariant: at most ``retained_limit``."""
+        self.held = 0
+        """Bytes of all buffers, on free lists and on loan."""
         self.lent = 0
         """Bytes on loan, by the sizes of the buffers behind the views."""
         self.unauthenticated = UnauthenticatedPeers(MEMORY_LIMIT, grace=MEMORY_GRACE)
@@ -151,6 +153,11 @@ class BufferPool:
         """Notified of each buffer that is given back to the system."""
         self._homes: dict[int, tuple[DomainBuffers, weakref.finalize[..., BufferPool]]] = {}
         """By the ``id`` of their domain, which they keep alive."""
+
+    @property
+    def retained(self) -> int:
+        """Bytes on all free lists. Invariant: at most ``retained_limit``."""
+        return self.held - self.lent
 
     def home(self, domain: ProtectionDomain) -> DomainBuffers:
         """Return this pool's buffers in ``domain``; their registrations end with the pool or the domain."""
@@ -169,7 +176,7 @@ class BufferPool:
         found = self._homes.pop(id(home.domain), None)
         if found is not None:
             found[1].detach()
-            self.retained -= sum(len(backing) for free in home.free.values() for backing in free)
+            self.held -= sum(len(backing) for free in home.free.values() for backing in free)
 
     def acquire(
         self, size: int, home: DomainBuffers | None = None, counters: dict[str, int] | None = None
@@ -182,11 +189,11 @@ class BufferPool:
         free = (self.free if home is None else home.free).get(whole)
         if free:
             backing = free.pop()
-            self.retained -= whole
         else:
             backing = memoryview(mmap.mmap(-1, whole) if whole >= _MAPPED else bytearray(whole))
             if home is not None:
                 home.add(backing)
+            self.held += whole
             self.allocations += 1
             if counters is not None:
                 counters["allocations"] += 1
@@ -195,15 +202,15 @@ class BufferPool:
         return PoolBuffer(self, backing, size, home)
 
     def put(self, backing: memoryview, home: DomainBuffers | None) -> None:
-        """Take back a buffer that is not lent again by ``home``; only ``PoolBuffer.release`` calls this."""
+        """Take back a buffer of ``home``, and keep it if there is room; only ``PoolBuffer.release`` calls this."""
         size = len(backing)
         self.lent -= size
         if home is not None and home.closed:
             home = None
-        if self.retained + size <= self.retained_limit:
-            self.retained += size
-            self.free[size].append(backing)
+        if self.retained <= self.retained_limit:
+            (self.free if home is None else home.free)[size].append(backing)
             return
+        self.held -= size
         # This buffer is not lent again: a remaining registration would pin its memory.
         if home is not None:
             home.forget(backing)

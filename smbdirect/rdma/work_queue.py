@@ -10,6 +10,7 @@ from smbdirect.providers.base import Completion, Endpoint, Send, Status, WorkReq
 from smbdirect.rdma.chain_calls import OnDone, Waiting
 from smbdirect.rdma.chains import chain
 
+_OK = Status.OK
 _UNSIGNALLED = 16
 """Most work requests in a row that are not signalled."""
 
@@ -103,7 +104,7 @@ class WorkQueue:
             return 0  # an unsignalled request, which the end of the connection flushed
         size, endings, length, fetched = group
         self._posted -= size
-        error = None if completion[1] is Status.OK else self.lost()
+        error = None if completion[1] is _OK else self.lost()
         if endings:
             for on_done in endings:
                 on_done(error)

@@ -163,11 +163,6 @@ class AssembledMessage:
         self._memory.release()
 
 
-def _is_fetch(context: object) -> bool:
-    """Return whether a completion is the end of a Read that its owner waits for, and of nothing else."""
-    return type(context) is Group and context.fetched is not None and not context.endings
-
-
 def _ignore(nothing: object) -> None:
     """Ignore what an endpoint reports after the end of the connection."""
 
@@ -359,6 +354,8 @@ class SmbDirectTransport:
                 if invalidate is not None:
                     counters["remote_invalidations_sent"] += 1
                 work.waiting.append(entry)
+                if work.corked:
+                    return
             elif entry is not None:
                 self._queue_send(entry[0].segments, invalidate, on_done, length)
             if not work.corked:
@@ -457,11 +454,11 @@ class SmbDirectTransport:
         work, connection = self.work, self.connection
         credits = connection.credits
         work.corked = True
-        now = self.loop.time()
         try:
             items: Sequence[Any] = completions
-            # Mostly one thing has happened. If it is no receive, nothing has to be looked at.
-            if (len(items) != 1 or completions[0][0] is _RECEIVE) and self.life < _DEAD:
+            # Mostly all of a batch are of one kind. If they are no receives, nothing has to be looked at.
+            if (completions[0][0] is _RECEIVE or completions[-1][0] is _RECEIVE) and self.life < _DEAD:
+                now = self.loop.time()
                 items, count, size = accepted(connection, _WHOLE_RECEIVE, completions, Message, self, now)
                 if count:
                     counters = self.counters
@@ -481,10 +478,13 @@ class SmbDirectTransport:
                     except Exception as error:
                         self._failed(item, error)
                 elif item[0] is _RECEIVE:
-                    self._received(item, now)
+                    self._received(item)
                 else:
-                    if self._at_end is not None and not _is_fetch(item[2]):
-                        self._end_turn()
+                    if self._at_end is not None:
+                        group = item[2]
+                        if type(group) is not Group or group[1] or group[3] is None:
+                            # It is more than the end of a Read that its owner waits for.
+                            self._end_turn()
                     self.pending_send_bytes -= work.completed(item)
         finally:
             self._batch = _NOTHING
@@ -514,7 +514,7 @@ class SmbDirectTransport:
         except ProviderError as error:
             self._terminate(error)
 
-    def _received(self, completion: Completion, now: float) -> None:
+    def _received(self, completion: Completion) -> None:
         """Process a completed receive that is no whole message."""
         _, status, buffer, length, invalidated = completion
         assert isinstance(buffer, ReceiveBuffer)
@@ -526,7 +526,7 @@ class SmbDirectTransport:
         if invalidated is not None:
             counters["remote_invalidations_received"] += 1
         try:
-            event = connection.receive_message(buffer.view[:length], now, invalidated)
+            event = connection.receive_message(buffer.view[:length], self.loop.time(), invalidated)
             if connection.credits.receives_posted <= connection.credits.low:
                 self._post_receives()
         except (ProtocolError, ProviderError) as error:

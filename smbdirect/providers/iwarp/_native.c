@@ -100,17 +100,18 @@ static int is_intact(const struct known *known, int crc, PyObject *stream, Py_ss
     return result;
 }
 
-/* Place "count" bytes in "memory", from its begin. Return 0 if they do not fit, or are not all it has room for. */
-static int place(PyObject *memory, const uint8_t *data, Py_ssize_t count, int all)
+/* Place "count" bytes in "memory", from "start" on. Return 0 if they do not fit, or if it has not "total" bytes; -1 of
+   these means any number. */
+static int place(PyObject *memory, Py_ssize_t start, const uint8_t *data, Py_ssize_t count, Py_ssize_t total)
 {
     Py_buffer buffer;
     int fits;
 
     if (PyObject_GetBuffer(memory, &buffer, PyBUF_CONTIG))
         return -1;
-    fits = all ? count == buffer.len : count <= buffer.len;
+    fits = start <= buffer.len && count <= buffer.len - start && (total < 0 || total == buffer.len);
     if (fits)
-        memmove(buffer.buf, data, (size_t)count);
+        memmove((uint8_t *)buffer.buf + start, data, (size_t)count);
     PyBuffer_Release(&buffer);
     return fits;
 }
@@ -129,7 +130,7 @@ static int add_send(const struct known *known, PyObject *made, PyObject *receive
         PyErr_SetString(PyExc_ValueError, "a receive is memory and a context");
         return -1;
     }
-    result = place(PyTuple_GetItem(receive, 0), data, count, 0);
+    result = place(PyTuple_GetItem(receive, 0), 0, data, count, -1);
     if (result == 1) {
         fields = Py_BuildValue("OOOnO", PyTuple_GetItem(kind, 1), PyTuple_GetItem(kind, 2),
                                PyTuple_GetItem(receive, 1), count, Py_None);
@@ -145,35 +146,46 @@ static int add_send(const struct known *known, PyObject *made, PyObject *receive
     return result;
 }
 
-/* Place a whole Read Response if it is all that a Read waits for, in one segment. */
+/* Place the payload of an FPDU if it is the next that a Read waits for, in its one segment. Return 2 if that was the
+   last of the Read. */
 static int answer(const struct known *known, PyObject *read, const uint8_t *header, Py_ssize_t count)
 {
     uint64_t stag, base, total, received;
-    PyObject *segments, *memory;
-    int result = 0;
+    PyObject *segments, *memory, *number;
+    int result = 0, last = header[2] == LAST_TAGGED;
 
     if (number_of(read, known->stag, &stag) || number_of(read, known->base, &base) ||
         number_of(read, known->total, &total) || number_of(read, known->received, &received))
         return -1;
-    if (stag != read_word(header + 4) || base != read_long(header + 8) || total != (uint64_t)count || received)
+    if (stag != read_word(header + 4) || total > MOST_SINK || received > total || base > UINT64_MAX - received ||
+        base + received != read_long(header + 8) || (uint64_t)count > total - received || (!count && total) ||
+        last != (received + (uint64_t)count == total))
         return 0;
     segments = PyObject_GetAttr(read, known->segments);
     if (segments == NULL)
         return -1;
     if (PySequence_Size(segments) == 1) {
         memory = PySequence_GetItem(segments, 0);
-        result = memory == NULL ? -1 : place(memory, header + TAGGED_SIZE, count, 1);
+        result = memory == NULL
+                     ? -1
+                     : place(memory, (Py_ssize_t)received, header + TAGGED_SIZE, count, (Py_ssize_t)total);
         Py_XDECREF(memory);
     }
     Py_DECREF(segments);
-    return PyErr_Occurred() ? -1 : result;
+    if (result == 1) {
+        number = PyLong_FromUnsignedLongLong(received + (uint64_t)count);
+        if (number == NULL || PyObject_SetAttr(read, known->received, number))
+            result = -1;
+        Py_XDECREF(number);
+    }
+    return PyErr_Occurred() ? -1 : result + (result == 1 && last);
 }
 
 static PyObject *arrived(PyObject *module, PyObject *arguments)
 {
     const struct known *known = PyModule_GetState(module);
     Py_buffer stream;
-    Py_ssize_t start, tail, posted, begun, bytes = 0, responses = 0;
+    Py_ssize_t start, tail, posted, begun, bytes = 0, responses = 0, parts = 0, bytes_read = 0;
     unsigned long msn;
     PyObject *view, *receives, *reads, *kind, *read, *made = NULL, *result = NULL;
     int crc;
@@ -198,7 +210,7 @@ static PyObject *arrived(PyObject *module, PyObject *arguments)
 
         if (size > tail - start)
             break;
-        if (header[2] == LAST_TAGGED && header[3] == RESPONSE) {
+        if ((header[2] | LAST) == LAST_TAGGED && header[3] == RESPONSE) {
             payload = length + LENGTH_FIELD - TAGGED_SIZE;
             if (payload < 0 || responses >= begun)
                 break;
@@ -209,7 +221,11 @@ static PyObject *arrived(PyObject *module, PyObject *arguments)
             if (placed == 1)
                 placed = answer(known, read, header, payload);
             Py_DECREF(read);
-            responses += placed == 1;
+            if (placed > 0) {
+                responses += placed == 2;
+                bytes_read += payload;
+                parts++;
+            }
         } else {
             payload = length + LENGTH_FIELD - UNTAGGED_SIZE;
             /* Queue, message number and offset are one word each. */
@@ -231,7 +247,7 @@ static PyObject *arrived(PyObject *module, PyObject *arguments)
             break;
         start += size;
     }
-    result = Py_BuildValue("nOnn", start, made, bytes, responses);
+    result = Py_BuildValue("nOnnnn", start, made, bytes, responses, parts, bytes_read);
 end:
     Py_XDECREF(made);
     PyBuffer_Release(&stream);

@@ -16,7 +16,7 @@ def arrived(
     kind: Kind,
     crc: bool,
     /,
-) -> tuple[int, list[Completion], int, int]: ...
+) -> tuple[int, list[Completion], int, int, int, int]: ...
 def run(
     view: memoryview,
     start: int,

@@ -49,6 +49,8 @@ DRAIN_TIMEOUT = 5.0
 LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to accept more than one segment."""
 _SEND, _WRITE, _READ, _OK = Operation.SEND, Operation.WRITE, Operation.READ, Status.OK
+_EOR = int(socket.MSG_EOR)
+_OPEN, _CLOSING, _DEAD = Life.OPEN, Life.CLOSING, Life.DEAD
 _VIEW: Callable[[Buffer], memoryview] = memoryview
 _SIZE_OF = operator.attrgetter("nbytes")
 _CONTIGUOUS = operator.attrgetter("c_contiguous")
@@ -237,13 +239,13 @@ class IwarpEndpoint(BaseEndpoint):
         """See ``base.Endpoint.post``. As much as the socket accepts is sent before this returns."""
         if len(self._queue) + len(requests) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
-        if self.life is Life.OPEN and not self._writing:
+        if self.life is _OPEN and not self._writing:
             reported: list[WorkRequest | PendingRead] = []
             reads: list[PendingRead] = []
             for request in requests:
                 if type(request) is Read:
-                    segments, token = request.segments, self._regions.new_token()
-                    read = PendingRead(token, segments, request.remote[2], 0, request.context)
+                    token = self._regions.new_token()
+                    read = PendingRead(token, request.segments, request.remote[2], 0, request.context)
                     reads.append(read)
                     reported.append(read)
                 elif request.signalled:
@@ -279,12 +281,10 @@ class IwarpEndpoint(BaseEndpoint):
         reported: Sequence[WorkRequest | PendingRead],
     ) -> None:
         """Send what the sender has cut. What is sent at once needs no object of its own, unless it is ``reported``."""
-        (buffers, size), sock, error = chain, self._sock, None
+        buffers, size = chain
+        sock, error = self._sock, None
         try:
-            if len(buffers) == 1:
-                count = sock.send(buffers[0], socket.MSG_EOR)
-            else:
-                count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+            count = sock.send(buffers[0], _EOR) if len(buffers) == 1 else sock.sendmsg(buffers, (), _EOR)
         except OSError as failure:
             count, error = 0, failure
         if count == size:
@@ -372,9 +372,6 @@ class IwarpEndpoint(BaseEndpoint):
     def _read_done(self, read: PendingRead) -> None:
         if self._sender.work:
             self._send_wanted = True
-        read.done = True
-        if read.owner is not None:
-            read.owner.done = True
 
     def _schedule_delivery(self) -> None:
         """Have finished work reported: after the present delivery if there is one, else in a turn of its own."""
@@ -412,21 +409,22 @@ class IwarpEndpoint(BaseEndpoint):
             self._delivering = False
             if operations.completions or (queue and queue[0].done):
                 self._schedule_delivery()
-        if self.life is Life.CLOSING:
+        if self.life is _CLOSING:
             self._finish_if_drained()
 
     # -- socket events ------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        operations, receiver, sock = self._operations, self._receiver, self._sock
-        sent = self._sender.fpdus
+        operations, receiver, sender, sock = self._operations, self._receiver, self._sender, self._sock
+        sent = sender.fpdus
         enough = operations.fpdus + _FPDUS_PER_EVENT
         left = _BYTES_PER_EVENT
         whole = True
         self._receiving = True
         try:
             for _ in range(_TURNS):
-                if receiver.one_by_one:
+                ring = receiver.begin()
+                if ring is None and receiver.one_by_one:
                     count, blocked = receiver.pull(sock.fileno(), left)
                     left -= count
                     if self._deferred is not None:
@@ -434,9 +432,12 @@ class IwarpEndpoint(BaseEndpoint):
                     if blocked or left <= 0:
                         whole = False
                         break
-                buffers = receiver.buffers()
                 try:
-                    count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
+                    if ring is not None:
+                        count = sock.recv_into(ring)
+                    else:
+                        buffers = receiver.buffers()
+                        count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
                 except BlockingIOError:
                     whole = receiver.received(0)
                     break
@@ -447,8 +448,10 @@ class IwarpEndpoint(BaseEndpoint):
                 whole = receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
+                if whole and count < receiver.room:
+                    break
                 left -= count
-                if left <= 0 or operations.fpdus > enough or (count < receiver.room and (whole or not receiver.midway)):
+                if left <= 0 or operations.fpdus > enough or (count < receiver.room and not receiver.midway):
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -466,14 +469,13 @@ class IwarpEndpoint(BaseEndpoint):
             return
         finally:
             self._receiving = False
-        sender = self._sender
         if not sender.open and operations.fpdus:
             sender.open = self._send_wanted = True
         if self._send_wanted and not self._writing:
             self._send_wanted = False
             self._pump_out()
         self._deliver()
-        if (not whole or sender.fpdus == sent) and self.life < Life.DEAD:
+        if (not whole or sender.fpdus == sent) and self.life < _DEAD:
             # Nothing was sent that would have met an error behind what was received, or its end is awaited.
             try:
                 raise_error(sock)
@@ -496,10 +498,7 @@ class IwarpEndpoint(BaseEndpoint):
                     if sender.cold is not None:
                         self._fetch(sender.cold)
                     return
-                if len(buffers) == 1:
-                    count = sock.send(buffers[0], socket.MSG_EOR)
-                else:
-                    count = sock.sendmsg(buffers, (), socket.MSG_EOR)
+                count = sock.send(buffers[0], _EOR) if len(buffers) == 1 else sock.sendmsg(buffers, (), _EOR)
                 if not sender.sent(count):
                     break
         except BlockingIOError:

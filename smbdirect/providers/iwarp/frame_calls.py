@@ -72,27 +72,32 @@ def arrived(
     reads: Sequence[Awaited],
     kind: Kind,
     crc: bool,
-) -> tuple[int, list[Completion], int, int]:
-    """Place the messages in ``view[start:tail]`` that follow each other as whole FPDUs: Sends, the first with number
-    ``msn``, in the memory of ``receives``; Read Responses, each all that the next of ``reads`` waits for, in its one
-    segment. Return where the first FPDU begins that is different, or not obviously valid; the completions of the Sends
-    before; the bytes of these; and how many Read Responses there were.
+) -> tuple[int, list[Completion], int, int, int, int]:
+    """Place the messages in ``view[start:tail]`` that follow each other in whole FPDUs: Sends of one FPDU, the first
+    with number ``msn``, in the memory of ``receives``; what ``reads`` wait for, one after the other, in the one segment
+    of each, and their ``received`` is set. Return where the first FPDU begins that is different, or not obviously
+    valid; the completions of the Sends before; the bytes of these; how many Reads have ended; and how many FPDUs and
+    bytes these and the next have got.
 
     ``crc``: check the checksums. Raise ``ValueError`` for a range outside of ``view``."""
     if not 0 <= start <= tail <= len(view):
         raise ValueError("outside of the stream")
     made: list[Completion] = []
-    size = responses = 0
+    size = responses = parts = bytes_read = 0
     while tail - start >= UNTAGGED_HEADER.size + 4:
         end = start + ((view[start] << 8 | view[start + 1]) + 9 & ~3)
         if end > tail:
             break
-        if view[start + 2] == _LAST_TAGGED and view[start + 3] == _RESPONSE:
+        if view[start + 2] in (_MIDDLE, _LAST_TAGGED) and view[start + 3] == _RESPONSE:
             if responses >= len(reads) or (crc and not is_intact(view, start, end)):
                 break
-            if not _answered(view, start, reads[responses]):
+            read = reads[responses]
+            before = read.received
+            if not _answered(view, start, read):
                 break
-            responses += 1
+            responses += view[start + 2] == _LAST_TAGGED
+            bytes_read += read.received - before
+            parts += 1
         else:
             length, control, operation, _, queue, number, offset = _FIELDS(view, start)
             payload = length - ddp.UNTAGGED_HEADER_SIZE
@@ -114,7 +119,7 @@ def arrived(
             size += payload
             msn = msn + 1 & MSN_MASK
         start = end
-    return start, made, size, responses
+    return start, made, size, responses, parts, bytes_read
 
 
 def run(
@@ -211,16 +216,26 @@ def follow(
 
 
 def _answered(view: memoryview, start: int, read: Awaited) -> bool:
-    """Place the whole Read Response at ``start`` if it is all that ``read`` waits for, in one segment. Return whether
-    it was."""
-    length, _, _, token, offset = _TAGGED_FIELDS(view, start)
+    """Place the payload of the FPDU at ``start`` if it is the next that ``read`` waits for, in its one segment. Return
+    whether it was."""
+    length, control, _, token, offset = _TAGGED_FIELDS(view, start)
     payload = length - ddp.TAGGED_HEADER_SIZE
-    if token != read.stag or offset != read.base or payload != read.total or read.received or len(read.segments) != 1:
+    position, total, segments = read.received, read.total, read.segments
+    end = position + payload
+    if (
+        token != read.stag
+        or offset != read.base + position
+        or total > MOST_SINK
+        or end > total
+        or payload < (total > 0)
+        or (control == _LAST_TAGGED) is not (end == total)
+        or len(segments) != 1
+        or len(segments[0]) != total
+    ):
         return False
     start += TAGGED_HEADER.size
-    if len(read.segments[0]) != payload:
-        return False
-    read.segments[0][:] = view[start : start + payload]
+    segments[0][position:end] = view[start : start + payload]
+    read.received = end
     return True
 
 

@@ -70,7 +70,7 @@ class PendingRead:
         self.done = False
         """Whether all data has arrived."""
         self.base = base
-        self.segments: list[memoryview] = list(filter(len, segments))
+        self.segments: list[memoryview] = list(segments if len(segments) == 1 else filter(len, segments))
         self.total = total
         # Invariant: ``received - passed`` is the fill position in the first of ``segments``.
         self.received = 0
@@ -141,12 +141,12 @@ class Operations:
     # -- what is obviously valid ----------------------------------------------------------------------------------
 
     def receive_whole(self, view: memoryview, start: int, tail: int, crc: bool) -> int:
-        """Receive the consecutive messages in ``view[start:tail]`` that are whole FPDUs, as most small ones are: Sends,
-        and the responses to our Reads. Return where the first FPDU begins that is different or not obviously valid: the
-        general path checks it. ``crc``: check the checksums."""
+        """Receive the consecutive messages in ``view[start:tail]`` that are in whole FPDUs, as most small ones are:
+        Sends of one FPDU, and the responses to our Reads. Return where the first FPDU begins that is different or not
+        obviously valid: the general path checks it. ``crc``: check the checksums."""
         if self._send_offset or (self.rtr is Rtr.SEND and not self.fpdus):
             return start
-        start, made, size, responses = arrived(
+        start, made, size, responses, parts, bytes_read = arrived(
             view, start, tail, self._send_msn, self.receives, self.reads, _RECEIVED, crc
         )
         if made:
@@ -156,12 +156,14 @@ class Operations:
             self.bytes_send += size
             self.fpdus += count
             self._send_msn = self._send_msn + count & MSN_MASK
-        if responses:
-            self.fpdus += responses
+        if parts:
+            self.fpdus += parts
+            self.bytes_read += bytes_read
             while responses:
                 read = self.reads.popleft()
-                read.received = read.total
-                self.bytes_read += read.total
+                read.done = True
+                if read.owner is not None:
+                    read.owner.done = True
                 self._on_read_done(read)
                 responses -= 1
         return start
@@ -319,6 +321,9 @@ class Operations:
         self.bytes_read += payload
         if header.control & ddp.LAST:
             self.reads.popleft()
+            read.done = True
+            if read.owner is not None:
+                read.owner.done = True
             self._on_read_done(read)
 
     def _send_done(self, header: UntaggedHeader, payload: int) -> None:

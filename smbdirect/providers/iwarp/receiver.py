@@ -95,18 +95,22 @@ class Receiver:
 
     # -- bytes in -----------------------------------------------------------------------------------------------
 
+    def begin(self) -> memoryview | None:
+        """Return the memory for the next bytes of the stream if nothing is under way, as mostly. Otherwise return None:
+        ``buffers`` has it."""
+        if self._ring is not None or self._layout is not None or self._stash or self._direct_left or self._bulk:
+            return None
+        free = self._rings.free
+        ring = self._ring = free.pop() if free else self._rings.make()
+        self.room = RING_SIZE
+        return ring
+
     def buffers(self) -> list[memoryview]:
         """Return the memory for the next bytes of the stream, in order."""
         layout, ring = self._layout, self._ring
         if layout is not None and layout.continues:
             self.room = layout.left
             return layout.buffers
-        if ring is None and layout is None and not (self._stash or self._direct_left or self._bulk):
-            # Nothing is under way, as mostly.
-            free = self._rings.free
-            ring = self._ring = free.pop() if free else self._rings.make()
-            self.room = RING_SIZE
-            return [ring]
         if ring is None:
             free = self._rings.free
             ring = self._ring = free.pop() if free else self._rings.make()
@@ -128,25 +132,26 @@ class Receiver:
         return [window]
 
     def received(self, count: int) -> bool:
-        """Process ``count`` bytes that were received into ``buffers()``. Return whether no FPDU is partly received.
-        Raise ``TerminateError`` if the peer breaks a rule."""
+        """Process ``count`` bytes that were received into ``begin()`` or ``buffers()``. Return whether no FPDU is
+        partly received. Raise ``TerminateError`` if the peer breaks a rule."""
         layout, ring = self._layout, self._ring
-        if layout is not None and ring is None:
-            self._follow(layout, count)
-            return self.at_boundary
-        full = count == self.room
         if ring is not None and layout is None and self._pending is None:
             # Mostly these are whole Sends and Read Responses, and nothing else.
             tail = self._tail + count
             self._head = self._operations.receive_whole(ring, self._head, tail, self.crc)
             if self._head == tail:
-                if full:
+                if count == self.room:
                     self._bulk = False
                 self._ring = None
                 self._head = self._tail = 0
-                if len(self._rings.free) < RINGS_KEPT:
-                    self._rings.free.append(ring)
+                free = self._rings.free
+                if len(free) < RINGS_KEPT:
+                    free.append(ring)
                 return True
+        elif layout is not None and ring is None:
+            self._follow(layout, count)
+            return self.at_boundary
+        full = count == self.room
         try:
             if layout is not None:
                 count = self._follow(layout, count)
@@ -267,7 +272,7 @@ class Receiver:
             size = length + 9 & ~3
             tagged = view[head + 2] & ddp.TAGGED
             if available < size:
-                if view[head + 2] == _MIDDLE and self._expect_layout(view, head, length - ddp.TAGGED_HEADER_SIZE):
+                if view[head + 2] == _MIDDLE and self._expect_more(view, head, length - ddp.TAGGED_HEADER_SIZE):
                     return
             else:
                 self._head = operations.receive_whole(view, head, tail, self.crc)
@@ -364,9 +369,10 @@ class Receiver:
         self._head = self._tail
         self._bulk = True
 
-    def _expect_layout(self, view: memoryview, head: int, payload: int) -> bool:
-        """Have the message of the incomplete FPDU at ``head`` received by a layout, if its header is obviously valid
-        and enough of it is missing. Return whether there is a layout now."""
+    def _expect_more(self, view: memoryview, head: int, payload: int) -> bool:
+        """Have the rest of the incomplete FPDU at ``head`` received in its place, if its header is obviously valid and
+        enough is missing: by a layout, if several FPDUs of its size may follow each other. Return whether this was
+        done."""
         _, _, operation, token, offset = _TAGGED_FIELDS(view, head)
         operations = self._operations
         if payload < _MIN_DIRECT or (self.crc and operation != RESPONSE):
@@ -378,7 +384,13 @@ class Receiver:
             return False
         memory, position, end = room
         if end - position < 2 * payload or end - position - here < _MIN_DIRECT:
-            return False
+            if self.crc or payload > end - position or payload - here < _MIN_DIRECT:
+                return False
+            header = TaggedHeader._make(_TAGGED_FIELDS(view, head))
+            size = fpdu_size(payload + ddp.TAGGED_HEADER_SIZE)
+            target = memory[position : position + payload]
+            self._go_direct(view, header, (target,), start, payload, size - TAGGED_HEADER.size - payload)
+            return True
         self._layout = Layout(memory, position, end, TAGGED_WORDS.fields_from(view, head), payload, self.crc)
         if here:
             memory[position : position + here] = view[start : self._tail]

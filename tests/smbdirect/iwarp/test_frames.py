@@ -71,10 +71,11 @@ def memories(*sizes: int) -> list[tuple[memoryview, object]]:
     return [(memoryview(bytearray(b"." * size)), index) for index, size in enumerate(sizes)]
 
 
-def response(stag: int, base: int, payload: bytes) -> bytes:
-    """A whole Read Response."""
+def response(stag: int, base: int, payload: bytes, last: bool = True) -> bytes:
+    """An FPDU of a Read Response, which is all of it unless ``last`` or ``base`` says something else."""
     length = 14 + len(payload)
-    return TAGGED_WORDS.pack_fields(length << 48 | 0xC142 << 32 | stag, base) + payload + bytes((-length - 2 & 3) + 4)
+    kind = (0xC142 if last else 0x8142) << 32
+    return TAGGED_WORDS.pack_fields(length << 48 | kind | stag, base) + payload + bytes((-length - 2 & 3) + 4)
 
 
 def reading(stag: int, size: int, base: int = 0) -> PendingRead:
@@ -89,7 +90,12 @@ def placed(
     msn: int = 7,
 ) -> tuple[int, list[int], int]:
     """Where the rest begins, the lengths of the Sends before, and the number of Read Responses."""
-    start, made, size, responses = calls.arrived(memoryview(data), 0, len(data), msn, receives, reads, KIND, False)
+    before = sum(read.received for read in reads)
+    start, made, size, responses, parts, bytes_read = calls.arrived(
+        memoryview(data), 0, len(data), msn, receives, reads, KIND, False
+    )
+    assert responses <= parts
+    assert bytes_read == sum(read.received for read in reads) - before
     assert all(type(completion) is Completion for completion in made)
     assert made == [(*KIND[1:], index, each.length, None) for index, each in enumerate(made)]
     assert size == sum(each.length for each in made)
@@ -161,8 +167,42 @@ def test_a_response_of_which_some_is_missing(calls: ModuleType, missing: int) ->
     assert bytes(reads[0].segments[0]) == b"...."
 
 
+def test_a_response_of_several_fpdus(calls: ModuleType) -> None:
+    """Its parts may come with other calls."""
+    reads = [reading(1, 7, 9), reading(2, 4)]
+    parts = [response(1, 9, b"abc", False), response(1, 12, b"de", False), response(1, 14, b"fg")]
+    first = bytearray(parts[0] + stream(b"a") + parts[1])
+    assert placed(calls, first, memories(9), reads) == (len(first), [1], 0)
+    assert reads[0].received == 5
+    second = bytearray(parts[2] + response(2, 0, b"wx", False) + response(2, 2, b"y"))
+    assert placed(calls, second, (), reads) == (len(second) - len(response(2, 2, b"y")), [], 1)
+    assert [read.received for read in reads] == [7, 2]
+    assert [bytes(read.segments[0]) for read in reads] == [b"abcdefg", b"wx.."]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        response(1, 2, b"c", False),
+        response(1, 4, b"c", False),
+        response(2, 3, b"c", False),
+        response(1, 3, b"d"),
+        response(1, 3, b"defg", False),
+        response(1, 3, b"defgh"),
+        response(1, 3, b"defgh", False),
+        response(1, 3, b"", False) + bytes(8),
+    ],
+)
+def test_a_part_that_is_not_obviously_valid(calls: ModuleType, part: bytes) -> None:
+    """Another token or place, too much or nothing, or a flag that does not fit: the general path."""
+    read = reading(1, 7)
+    first = response(1, 0, b"abc", False)
+    assert placed(calls, bytearray(first + part), (), [read]) == (len(first), [], 0)
+    assert (read.received, bytes(read.segments[0])) == (3, b"abc....")
+
+
 def test_a_response_that_is_not_obviously_valid(calls: ModuleType) -> None:
-    """Another token, place or length, a Read that has some of its data, or several segments: the general path."""
+    """Another token, place or length, or several segments: the general path."""
     begun = reading(1, 4)
     begun.received = 1
     split = PendingRead(1, [memoryview(bytearray(2)), memoryview(bytearray(2))], 4)
@@ -185,8 +225,12 @@ def test_both_receive_the_same() -> None:
                 data += stream(payload, msn=msn)
                 msn += 1
             else:
-                sinks.append((chance.randrange(3), len(payload), chance.randrange(2)))
-                data += response(sinks[-1][0], sinks[-1][2], payload)
+                token, base = chance.randrange(3), chance.randrange(2)
+                sinks.append((token, len(payload), base))
+                at = chance.choice([0, 0, chance.randrange(len(payload) + 1)])
+                if at:
+                    data += response(token, base, payload[:at], False)
+                data += response(token, base + at, payload[at:])
         for _ in range(chance.choice([0, 0, 1, 2])):
             if data:
                 data[chance.randrange(len(data))] = chance.randrange(256)
@@ -197,7 +241,11 @@ def test_both_receive_the_same() -> None:
             result = placed(calls, data, receives, reads)
             responses += result[2]
             found.append(
-                (result, [bytes(view) for view, _ in receives], [list(map(bytes, read.segments)) for read in reads])
+                (
+                    result,
+                    [bytes(view) for view, _ in receives],
+                    [(read.received, *map(bytes, read.segments)) for read in reads],
+                )
             )
         assert found[0] == found[1]
     assert responses > 1000
