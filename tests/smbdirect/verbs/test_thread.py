@@ -281,9 +281,7 @@ def test_posts_of_one_turn_go_to_the_thread_together(kernel: Kernel, monkeypatch
     play(kernel, monkeypatch, scene)
 
 
-def test_memory_may_be_used_again_once_a_later_request_is_done(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_may_be_used_again_once_a_later_request_is_done(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A READ's Write is not signalled, the Send of its response is: then the buffer of the Write is used again."""
     kernel.vendor_id = SIW_VENDOR
 
