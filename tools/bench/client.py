@@ -69,6 +69,8 @@ def _spend(words: Sequence[str], folder: Path) -> Spent:
     environment = {**os.environ, "SMB3SERVER_PASSWORD": _USER.password, "PASSWD": _USER.password}
     # The packages beside this file, wherever the command runs.
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    # An installed program has its bytecode.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.monotonic()
     with (folder.parent / "said").open("w+b") as said:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)
