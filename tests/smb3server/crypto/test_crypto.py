@@ -72,9 +72,10 @@ def _message(command: int = Command.READ, payload: bytes = b"payload") -> bytear
 
 
 @pytest.mark.parametrize("algorithm", list(SigningAlgorithm))
-def test_signature_over_segments_is_that_of_the_whole(algorithm: SigningAlgorithm) -> None:
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_signature_over_segments_is_that_of_the_whole(algorithm: SigningAlgorithm, size: int) -> None:
     signer = make_signer(algorithm, b"k" * 16)
-    message = _message(payload=os.urandom(1000))
+    message = _message(payload=os.urandom(size))
     whole = signer.sign((bytes(message),), 7)
     assert signer.sign((message[:64], message[64:100], memoryview(message)[100:]), 7) == whole
     assert len(whole) == 16
