@@ -6,7 +6,9 @@ Break notifications are kept apart from replies. ``Peer.told`` waits for those t
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -266,6 +268,10 @@ class Ground:
         return await self.peer(peer.client.guid)
 
 
+_HANGS = 100.0
+"""Seconds after which a scene says what it waits for; less than a test may take."""
+
+
 @asynccontextmanager
 async def ground(
     folder: Path, settings: Settings | None = None, user: User | None = None, **share: Any
@@ -301,7 +307,16 @@ def act(
     """Play a scene on a new server. The other arguments are those of ``ground``."""
 
     async def main() -> None:
+        timer = asyncio.get_running_loop().call_later(_HANGS, _tell_tasks)
         async with ground(folder, settings, **more) as place:
             await scene(place)
+        timer.cancel()
 
     asyncio.run(main())
+
+
+def _tell_tasks() -> None:
+    """Say what everybody waits for: a test that hangs is ended soon, and its traceback shows only the event loop."""
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+    faulthandler.dump_traceback(sys.__stderr__)
