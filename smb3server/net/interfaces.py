@@ -147,7 +147,8 @@ class InterfaceList:
     async def _keep_fresh(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), REFRESH_INTERVAL)
+                async with asyncio.timeout(REFRESH_INTERVAL):
+                    await self._wanted.wait()
             self._wanted.clear()
             await self.refresh()
 

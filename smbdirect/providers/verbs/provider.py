@@ -179,7 +179,8 @@ class _Connection:
         """Wait until the connection manager reports the step under way. Raise ``ConnectionLost`` if it fails, or after
         ``timeout`` seconds."""
         try:
-            await asyncio.wait_for(asyncio.shield(self.step), timeout)
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(self.step)
         except TimeoutError:
             raise ConnectionLost(CloseReason(CloseCause.TIMEOUT, "no answer from the peer")) from None
         self.step = self.cm.loop.create_future()
