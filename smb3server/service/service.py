@@ -141,6 +141,8 @@ class Service(Running):
         self.fabrics.on_change = self._fabrics_changed
         server.rdma = config.rdma
         server.rdma_choices = self.fabrics.choices
+        self.stopping = ""
+        """What the stop that is under way waits for."""
         self.admin: AdminSocket | None = None
         self.cluster: ClusterNode | None = None
         self.witness: Witness | None = None
@@ -506,11 +508,13 @@ class Service(Running):
         return [f"{kind} {f'[{host}]' if ':' in host else host}:{port}" for kind, (host, port) in served]
 
     async def stop(self) -> None:
-        """Stop listening, finish requests in flight, close opens and connections."""
+        """Stop listening, finish requests in flight, close opens and connections. ``stopping`` says how far this is."""
+        self.stopping = "its own tasks"
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self.stopping = "connections of administrators, of the web page and of witness clients"
         if self.admin is not None:
             await self.admin.close()
         if self.web is not None:
@@ -519,10 +523,12 @@ class Service(Running):
             await self.announcer.stop()
         if self.witness is not None:
             await self.witness.stop()
+        self.stopping = "ports"
         await self._tcp.close()
         await self.fabrics.close()
         if self.quic is not None:
             await self.quic.close()
+        self.stopping = "the cluster"
         if self.cluster is not None:
             await self.cluster.stop()
         if self.server.shadow_copies is not None:
@@ -533,13 +539,17 @@ class Service(Running):
             self._machine_account.close()
         # The server is no longer a node, so its last responses need no fence.
         self.server.fence = None
+        self.stopping = "requests and files of clients"
         await self.server.shutdown()
         if self.quic is not None:
             self.quic.end()
+        self.stopping = "opens that are being stored"
         await self.stored.drain()
         await self.stored.close()
+        self.stopping = "the cluster"
         if self.cluster is not None:
             await self.cluster.close()
+        self.stopping = "the list of interfaces, and logs"
         await self.server.interfaces.stop()
         await self.observing.close()
         if self._state is not None:

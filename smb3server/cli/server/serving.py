@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smb3server.cli.exits import EXIT_USAGE, CommandError
+from smb3server.cli.exits import EXIT_INTERRUPTED, EXIT_USAGE, CommandError
 from smb3server.config.command_line.arguments import read_options
 from smb3server.config.command_line.options import ServerOptions
 from smb3server.config.error import ConfigError
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from smb3server.service.processes.member import Member
 
 log = logging.getLogger(__name__)
+
+STOP_PATIENCE = 10.0
+"""Seconds after which a stop says what it waits for, again and again."""
+TWICE = 1.0
+"""Seconds within which a further signal counts as the same one."""
 
 
 def commands(service: Service) -> list[str]:
@@ -86,7 +91,7 @@ async def serve(
     member: Member | None = None,
     parent: socket.socket | None = None,
 ) -> int:
-    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status.
+    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status. A second signal ends a stop.
 
     SIGHUP reads the configuration again by ``read``. ``fencer`` is that of a cluster's node, if it has one. ``member``:
     which of several processes this is, with the socket to its ``parent``. Raises ``CommandError`` if it cannot start.
@@ -157,9 +162,33 @@ async def serve(
     if parent is not None and parent.fileno() >= 0:
         loop.remove_reader(parent)
     manager.stopping()
+    _watch_stop(service, parent is None)
     await service.stop()
     manager.close()
     return 0
+
+
+def _watch_stop(service: Service, alone: bool) -> None:
+    """Say in the log what a long stop waits for, and end it at a second signal. ``alone``: no supervisor does that."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    def tell() -> None:
+        hint = "; a second signal ends it, kill -9 too: nothing that was acknowledged is lost" if alone else ""
+        log.warning("the stop waits for %s, %.0f s by now%s", service.stopping, loop.time() - began, hint)
+        loop.call_later(STOP_PATIENCE, tell)
+
+    def end() -> None:
+        # One signal may come twice, from the terminal and from a program.
+        if loop.time() - began > TWICE:
+            log.error("a second signal ended the stop, which waited for %s", service.stopping)
+            logging.shutdown()
+            os._exit(EXIT_INTERRUPTED)
+
+    loop.call_later(STOP_PATIENCE, tell)
+    if alone:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end)
 
 
 async def _reload(service: Service) -> None:

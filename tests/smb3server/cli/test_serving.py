@@ -1,14 +1,18 @@
-"""What a start says that fails."""
+"""What a start says that fails, and a stop that hangs."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from smb3server.cli.exits import EXIT_INTERRUPTED
+from smb3server.cli.server import serving
 from tests.lab.served import open_up, run
 
 HOLDER = """
@@ -40,3 +44,38 @@ def test_whose_the_port_is(tmp_path: Path, options: list[str]) -> None:
     assert (
         f"TCP port {port} on 127.0.0.1 belongs to python" in ended.stderr and f"(process {other.pid})" in ended.stderr
     )
+
+
+HANGING = """
+import asyncio, sys
+from smb3server.cli.main import main
+from smb3server.cli.server import serving
+from smb3server.net.interfaces import InterfaceList
+serving.STOP_PATIENCE = 0.5
+InterfaceList.stop = lambda listed: asyncio.sleep(600)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_that_hangs_says_so_and_ends_at_a_second_signal(tmp_path: Path, second: int) -> None:
+    (tmp_path / "share").mkdir()
+    options = ["--share", f"data={tmp_path / 'share'}", "--user", "alice:secret-secret", "--listen", "127.0.0.1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, *options, "--port", "0", "--rdma", "off", "--allow-root", "--state", tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if line.startswith("ready"):
+                break
+        server.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGINT)  # At once: that is the same stop.
+        said = next(line for line in server.stdout if "the stop waits for the list of interfaces" in line)
+        assert "a second signal ends it" in said
+        time.sleep(serving.TWICE)
+        server.send_signal(second)
+        assert "a second signal ended the stop" in server.stdout.read()
+    assert server.returncode == EXIT_INTERRUPTED
