@@ -57,12 +57,14 @@ def test_a_module_is_switched_off(module: ModuleType, monkeypatch: pytest.Monkey
     assert not native.available(module.__name__)
 
 
-def test_a_module_that_is_not_there() -> None:
+def test_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.SWITCH, raising=False)
     assert native.problem("smbdirect._nothing") == "not built"
 
 
 def test_a_module_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was built for another machine, for example."""
+    monkeypatch.delenv(native.SWITCH, raising=False)
     (tmp_path / "broken_native.abi3.so").write_bytes(b"nothing that could be loaded")
     monkeypatch.syspath_prepend(tmp_path)
     problem = native.problem("broken_native")
