@@ -91,7 +91,7 @@ async def serve(
     member: Member | None = None,
     parent: socket.socket | None = None,
 ) -> int:
-    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status. A second signal ends a stop.
+    """Run until SIGTERM, SIGINT or the end of the terminal, and return the exit status. A second signal ends it.
 
     SIGHUP reads the configuration again by ``read``. ``fencer`` is that of a cluster's node, if it has one. ``member``:
     which of several processes this is, with the socket to its ``parent``. Raises ``CommandError`` if it cannot start.
@@ -108,8 +108,7 @@ async def serve(
         )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    _heed_signals(service, stop, parent is None)
     had_terminal = not terminal_is_gone(True)
     reloads: set[asyncio.Task[None]] = set()
 
@@ -138,7 +137,7 @@ async def serve(
         await service.start()
     except (ConfigError, OSError, ProviderError) as error:
         manager.failed(str(error))
-        await service.stop()
+        await _stop(service, parent is None)
         raise CommandError(str(error)) from error
     down = service.shares.down
     for share in service.config.shares:
@@ -162,33 +161,47 @@ async def serve(
     if parent is not None and parent.fileno() >= 0:
         loop.remove_reader(parent)
     manager.stopping()
-    _watch_stop(service, parent is None)
-    await service.stop()
+    await _stop(service, parent is None)
     manager.close()
     return 0
 
 
-def _watch_stop(service: Service, alone: bool) -> None:
-    """Say in the log what a long stop waits for, and end it at a second signal. ``alone``: no supervisor does that."""
+def _heed_signals(service: Service, stop: asyncio.Event, alone: bool) -> None:
+    """Let SIGTERM and SIGINT set ``stop``, and a second one end what takes too long, a start as well as a stop.
+    ``alone``: no supervisor does that."""
     loop = asyncio.get_running_loop()
-    began = loop.time()
-
-    def tell() -> None:
-        hint = "; a second signal ends it, kill -9 too: nothing that was acknowledged is lost" if alone else ""
-        log.warning("the stop waits for %s, %.0f s by now%s", service.stopping, loop.time() - began, hint)
-        loop.call_later(STOP_PATIENCE, tell)
+    first = 0.0
 
     def end() -> None:
+        nonlocal first
+        if not first:
+            first = loop.time()
+            stop.set()
         # One signal may come twice, from the terminal and from a program.
-        if loop.time() - began > TWICE:
-            log.error("a second signal ended the stop, which waited for %s", service.stopping)
+        elif alone and loop.time() - first > TWICE:
+            log.error("a second signal ended the server, which waited for %s", service.stopping or "its start")
             logging.shutdown()
             os._exit(EXIT_INTERRUPTED)
 
-    loop.call_later(STOP_PATIENCE, tell)
-    if alone:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+
+
+async def _stop(service: Service, alone: bool) -> None:
+    """Stop the service, and say in the log what a long stop waits for. ``alone``: as for ``_heed_signals``."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    timer: asyncio.TimerHandle
+
+    def tell() -> None:
+        nonlocal timer
+        hint = "; Ctrl-C or SIGTERM once more ends it: nothing that was acknowledged is lost" if alone else ""
+        log.warning("the stop waits for %s, %.0f s by now%s", service.stopping, loop.time() - began, hint)
+        timer = loop.call_later(STOP_PATIENCE, tell)
+
+    timer = loop.call_later(STOP_PATIENCE, tell)
+    await service.stop()
+    timer.cancel()
 
 
 async def _reload(service: Service) -> None:

@@ -197,6 +197,9 @@ class Supervisor:
         now = time.monotonic()
         if self._stopping is not None:
             if now > self._stopping:
+                for child in self._children:
+                    if child.pid:
+                        _say(f"process {child.number} has not stopped within {STOP_SECONDS:g} s, and is killed")
                 self._signal(signal.SIGKILL)
             return
         limit = self.manager.watchdog

@@ -1,12 +1,14 @@
-"""What a start says that fails, and a stop that hangs."""
+"""What a start says that fails, and how a start or stop ends that hangs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,30 +54,52 @@ from smb3server.cli.main import main
 from smb3server.cli.server import serving
 from smb3server.net.interfaces import InterfaceList
 serving.STOP_PATIENCE = 0.5
-InterfaceList.stop = lambda listed: asyncio.sleep(600)
+
+async def hang(listed):
+    print("hangs", flush=True)
+    await asyncio.sleep(600)
+
+setattr(InterfaceList, sys.argv.pop(1), hang)
 sys.exit(main(sys.argv[1:]))
 """
 
 
+@contextlib.contextmanager
+def hanging(folder: Path, where: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a server whose start or stop hangs. ``where``: in which of the two."""
+    (folder / "share").mkdir()
+    options = ["--share", f"data={folder / 'share'}", "--user", "alice:secret-secret", "--listen", "127.0.0.1"]
+    options += ["--port", "0", "--rdma", "off", "--allow-root", "--state", str(folder)]
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, where, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        yield server
+
+
+def wait_for(server: subprocess.Popen[str], text: str) -> str:
+    assert server.stdout is not None
+    return next(line for line in server.stdout if text in line)
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_that_hangs_says_so_and_ends_at_a_second_signal(tmp_path: Path, second: int) -> None:
-    (tmp_path / "share").mkdir()
-    options = ["--share", f"data={tmp_path / 'share'}", "--user", "alice:secret-secret", "--listen", "127.0.0.1"]
-    with subprocess.Popen(
-        [sys.executable, "-c", HANGING, *options, "--port", "0", "--rdma", "off", "--allow-root", "--state", tmp_path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        for line in server.stdout:
-            if line.startswith("ready"):
-                break
+    with hanging(tmp_path, "stop") as server:
+        wait_for(server, "ready")
         server.send_signal(signal.SIGTERM)
         server.send_signal(signal.SIGINT)  # At once: that is the same stop.
-        said = next(line for line in server.stdout if "the stop waits for the list of interfaces" in line)
-        assert "a second signal ends it" in said
+        said = wait_for(server, "the stop waits for the list of interfaces")
+        assert "once more ends it" in said
         time.sleep(serving.TWICE)
         server.send_signal(second)
-        assert "a second signal ended the stop" in server.stdout.read()
+        wait_for(server, "a second signal ended the server, which waited for the list of interfaces")
+    assert server.returncode == EXIT_INTERRUPTED
+
+
+def test_a_start_that_hangs_ends_at_a_second_signal(tmp_path: Path) -> None:
+    with hanging(tmp_path, "start") as server:
+        wait_for(server, "hangs")
+        server.send_signal(signal.SIGINT)
+        time.sleep(serving.TWICE + 0.1)
+        server.send_signal(signal.SIGINT)
+        wait_for(server, "a second signal ended the server, which waited for its start")
     assert server.returncode == EXIT_INTERRUPTED

@@ -168,6 +168,15 @@ def test_all_end_with_their_parent(tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.long
+def test_one_that_does_not_stop_is_killed_and_named(tmp_path: Path) -> None:
+    server = Processes(tmp_path)
+    server.start()
+    os.kill(server.processes()[2]["pid"], signal.SIGSTOP)
+    assert server.stop() == 0
+    assert "process 2 has not stopped within 25 s, and is killed" in server.log()
+
+
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     server = Processes(tmp_path)
     text = server.config.read_text().replace(f'"{server.addresses[1]}"', '"192.0.2.77"')

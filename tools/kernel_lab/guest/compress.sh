@@ -12,7 +12,7 @@ ping -c1 -W2 $IP >/dev/null
 seq 1 60000 > /tmp/text; head -c 100000 /dev/urandom > /tmp/noise; head -c 60000 /dev/zero > /tmp/zeros
 yes 'a line that every other line repeats, so that Linux compresses it without a fault' | head -c 7000000 > /tmp/lines
 mnt() { smb_mount $IP share /mnt rw${OPTS:+,$OPTS}; }
-there_and_back() { ck dd if=/tmp/$1 of=/mnt/$1 bs=$2 oflag=direct status=none; ck dd if=/mnt/$1 of=/tmp/back bs=$2 iflag=direct status=none; ck cmp -s /tmp/$1 /tmp/back; }
+there_and_back() { ck dd if=/tmp/$1 of=/mnt/$1 bs=$2 oflag=direct status=none; ck dd if=/mnt/$1 of=/tmp/back bs=$2 iflag=direct status=none; ck same /tmp/$1 /tmp/back; }
 rm -f /tmp/cap.pcap; tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 445' 2>/dev/null & T=$!; capturing /tmp/cap.pcap
 ck mnt
 [ $fail = 1 ] && { dmesg | grep -i cifs | tail -20; kill -INT $T; exit 1; }
@@ -21,7 +21,7 @@ ck rm /mnt/text /mnt/noise /mnt/zeros; ck umount /mnt
 sleep 1; kill -INT $T; wait $T; cp /tmp/cap.pcap $CASE_OUT/session.pcap
 
 ck mnt; [ $fail = 1 ] && exit 1
-ck cp /tmp/lines /mnt/cached; ck sync; echo 3 > /proc/sys/vm/drop_caches; ck cmp -s /tmp/lines /mnt/cached
+ck cp /tmp/lines /mnt/cached; ck sync; echo 3 > /proc/sys/vm/drop_caches; ck same /tmp/lines /mnt/cached
 there_and_back lines 4M
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
 grep -i compression: /proc/fs/cifs/DebugData

@@ -9,7 +9,6 @@ ping -c1 -W2 $IP >/dev/null
 head -c 400000 /dev/urandom > /tmp/x
 ck smb_mount $IP files /mnt $R,actimeo=0${OPTS:+,$OPTS} || { kill -INT $T; exit 1; }
 listed() { [ "$(ls $1 | tr '\n' ' ')" = "$2 " ]; }
-same() { cmp -s $1 $2; }
 ck listed /mnt "here in moved there"
 ck listed /mnt/in folders
 ck mkdir /mnt/here/below

@@ -12,6 +12,8 @@ net_user() {   # QEMU's user network: the host's 127.0.0.1 is 10.0.2.2
   ip addr show dev eth0 | grep -q 10.0.2.15 && return
   ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 }
+# as cmp -s; 100 if the data was read without an error and differs, which no retry of a case excuses
+same() { cmp -s "$@" || { [ $? != 1 ] && return 1; return 100; }; }
 rdma_dev() {   # siw|rxe [netdev]. RXE_RETRY=1 takes the rxe that repeats its send queue correctly (docs/rocev2.md)
   rdma link show 2>/dev/null | grep -q "r_$1" && return
   if [ "$1$RXE_RETRY" = rxe1 ]; then

@@ -6,7 +6,6 @@ rm -f /tmp/cap.pcap; tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U '
 modprobe cifs; client_credits ${CREDITS:-255}
 ping -c1 -W2 $IP >/dev/null; mkdir -p /mnt /mnt2
 head -c 400000 /dev/urandom > /tmp/x
-same() { cmp -s $1 $2; }
 at() { grep " $1 cifs " /proc/mounts | grep -q "addr=$2,"; }
 ck smb_mount $IP share /mnt rw,actimeo=0${OPTS:+,$OPTS} || { kill -INT $T; exit 1; }
 ck timeout 100 mount -i -t cifs //$IP/second /mnt2 -o username=u,password=pw,vers=3.1.1,actimeo=0,rw || { kill -INT $T; exit 1; }

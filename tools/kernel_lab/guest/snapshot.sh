@@ -10,7 +10,6 @@ ck smb_mount $IP share /mnt2 $R,nosharesock,snapshot=$WHEN${OPTS:+,$OPTS}
 [ $fail = 1 ] && { umount /mnt2; exit 1; }
 E=/mnt/expected
 not() { ! "$@"; }
-same() { cmp -s $1 $2; }
 tree() { ( cd $1 && find . | sort ); }
 trees() { [ "$(tree $E)" = "$(tree /mnt2)" ] && [ "$(tree $E | wc -l)" = 6 ]; }
 ck grep -q now /mnt/changed; ck grep -q then /mnt2/changed

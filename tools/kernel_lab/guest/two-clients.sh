@@ -6,7 +6,6 @@ case $2 in 10.0.2.2|10.0.2.15|self) net_user;; *) ip addr show dev eth0 | grep -
 rm -f /tmp/cap.pcap; tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; capturing /tmp/cap.pcap
 two_mounts "$@"; [ $fail = 1 ] && { umount /mnt2; kill -INT $T; exit 1; }
 head -c 400000 /dev/urandom > /tmp/x; head -c 400000 /dev/urandom > /tmp/y
-same() { cmp -s $1 $2; }
 ck mkdir $A
 ck cp /tmp/x $A/f; ck same /tmp/x $B/f                                  # A's handle and lease outlive its close for a while
 ck cp /tmp/y $B/f; ck same /tmp/y $A/f; ck same /tmp/y $B/f

@@ -25,10 +25,10 @@ ck ls -l /mnt/d
 ck mv /mnt/d/a300k /mnt/d/b300k
 echo 3 > /proc/sys/vm/drop_caches
 ck dd if=/mnt/d/b300k of=/tmp/b bs=300000 iflag=direct,fullblock status=none    # the server RDMA-Writes
-ck cmp -s /tmp/a /tmp/b; ck grep -q hello /mnt/d/small
+ck same /tmp/a /tmp/b; ck grep -q hello /mnt/d/small
 [ "$(stat -c %s /tmp/bulk 2>/dev/null)" = $BULK_BYTES ] || head -c $BULK_BYTES /dev/urandom > /tmp/bulk
 ck dd if=/tmp/bulk of=/mnt/d/big bs=4M count=1 oflag=direct status=none     # READ and WRITE as long as the client makes them
-ck dd if=/mnt/d/big of=/tmp/big bs=4M iflag=direct,fullblock status=none; ck cmp -n 4194304 -s /tmp/bulk /tmp/big
+ck dd if=/mnt/d/big of=/tmp/big bs=4M iflag=direct,fullblock status=none; ck same -n 4194304 /tmp/bulk /tmp/big
 ck rm /mnt/d/small; ck stat -f /mnt
 ck umount /mnt
 stop_capture
@@ -37,16 +37,15 @@ ck netem_on      # only from here on, so that the judge sees in the first sessio
 ck mnt; [ $fail = 1 ] && exit 1
 ck t cp /tmp/bulk /mnt/copied; ck t sync /mnt/copied
 umount /mnt; ck mnt                             # no client cache left
-ck t dd if=/mnt/copied of=/tmp/back bs=1M; ck cmp -s /tmp/bulk /tmp/back
+ck t dd if=/mnt/copied of=/tmp/back bs=1M; ck same /tmp/bulk /tmp/back
 ck t dd if=/tmp/bulk of=/mnt/w4m bs=4M oflag=direct
-ck t dd if=/mnt/w4m of=/tmp/back bs=4M iflag=direct; ck cmp -s /tmp/bulk /tmp/back
+ck t dd if=/mnt/w4m of=/tmp/back bs=4M iflag=direct; ck same /tmp/bulk /tmp/back
 ck t dd if=/dev/zero of=/mnt/w4k bs=4k count=1000 oflag=direct
 ck t dd if=/mnt/w4k of=/dev/null bs=4k count=1000 iflag=direct
-same() { local r=0; cmp "$@" || r=$?; [ $r != 1 ] || r=3; return $r; }   # 3: it was read without an error, and differs
 par() {
   local jobs= r=0
   for i in 1 2 3 4; do
-    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && same -s -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
+    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && same -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
   done
   for j in $jobs; do wait $j || r=$?; done; return $r
 }
