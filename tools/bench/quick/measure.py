@@ -122,6 +122,12 @@ class Bench:
             self._client.tidy(target)
 
     def _count_calls(self, quick: Quick) -> tuple[float, float]:
+        text, operations = self.counted(quick)
+        calls, c_calls = map(int, text.split())
+        return calls / operations, c_calls / operations
+
+    def counted(self, quick: Quick) -> tuple[str, float]:
+        """Return what the server has counted, as it writes it, and the operations. Raises ``BenchError``."""
         self._counts.unlink(missing_ok=True)
         with self._running(self._counted, quick, quick.counted) as running:
             os.kill(self._counted.process, signal.SIGUSR1)
@@ -137,8 +143,7 @@ class Bench:
                     os.kill(self._counted.process, signal.SIGUSR2)
                     again = now + _REPEAT
                 time.sleep(0.002)
-        calls, c_calls = map(int, self._counts.read_text().split())
-        return calls / found["ops"], c_calls / found["ops"]
+        return self._counts.read_text(), found["ops"]
 
     def _count_system_calls(self, quick: Quick) -> float | None:
         if shutil.which("strace") is None:
