@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 from smb3server.cli.main import main
 
@@ -29,12 +30,12 @@ def _profile(frame: FrameType, event: str, argument: object) -> None:
         _counts[event] += 1
 
 
-def _trace(frame: FrameType, event: str, argument: object) -> Callable[[FrameType, str, object], object]:
+def _trace(frame: FrameType, event: str, argument: object) -> Callable[[FrameType, str, Any], Any]:
     frame.f_trace_opcodes, frame.f_trace_lines = True, False
     return _bytecode
 
 
-def _bytecode(frame: FrameType, event: str, argument: object) -> object:
+def _bytecode(frame: FrameType, event: str, argument: object) -> Any:
     if event == "opcode":
         _executed[frame.f_code] += 1
     return _bytecode
